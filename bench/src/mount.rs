@@ -6,6 +6,7 @@
 //! durable. Beside the rates stands what an operation costs the processors: the programs that ask,
 //! and the process that serves.
 
+mod bench;
 mod create;
 mod pgbench;
 mod random;
@@ -13,12 +14,9 @@ mod read;
 mod stream;
 mod tree;
 
-use std::path::{Path, PathBuf};
-
-use super::figures::Figures;
-use super::places::Place;
-use super::report::Report;
-use super::setting::{Options, Setting, alternate};
+use crate::report::Report;
+use crate::setting::Setting;
+use bench::Bench;
 use xtask::Outcome;
 use xtask::mounts::{Larder, Profile};
 
@@ -35,56 +33,6 @@ const PARTS: [(&str, Part); 7] = [
     ("random", random::run),
     ("pgbench", pgbench::run),
 ];
-
-/// What every part needs.
-struct Bench<'a> {
-    setting: &'a Setting,
-    larder: Larder,
-    rounds: usize,
-}
-
-impl Bench<'_> {
-    fn options(&self) -> &Options {
-        &self.setting.options
-    }
-
-    /// What a database has grown by before it is measured, where a part says nothing else, bytes.
-    fn grown_bytes(&self) -> u64 {
-        self.options().choose(128 << 20, 256 << 20, 512 << 20)
-    }
-
-    /// A mounted database and a plain directory; with `--stub` also a filesystem in memory.
-    fn places(&self, at: &Path, grown_bytes: u64) -> Result<Vec<Place>, String> {
-        let mut places = vec![
-            Place::larder(&self.larder, at, grown_bytes)?,
-            Place::plain(at)?,
-        ];
-        if self.options().is_stub {
-            places.push(Place::floor(at)?);
-        }
-        Ok(places)
-    }
-
-    /// The same, and the filesystem in memory always.
-    fn places_and_floor(&self, at: &Path, grown_bytes: u64) -> Result<Vec<Place>, String> {
-        let mut places = self.places(at, grown_bytes)?;
-        if !self.options().is_stub {
-            places.push(Place::floor(at)?);
-        }
-        Ok(places)
-    }
-
-    /// Every place has its turn in every round: `turn(place's number, place, round)`.
-    fn alternate(
-        &self,
-        places: &mut [Place],
-        mut turn: impl FnMut(usize, &mut Place, usize) -> Outcome,
-    ) -> Outcome {
-        alternate(self.rounds, places.len(), |round, index| {
-            turn(index, &mut places[index], round)
-        })
-    }
-}
 
 /// Measures.
 pub fn run(setting: &mut Setting) -> Result<Report, String> {
@@ -118,15 +66,4 @@ pub fn run(setting: &mut Setting) -> Result<Report, String> {
         );
     }
     Ok(report)
-}
-
-impl Bench<'_> {
-    fn juicefs(&self) -> Option<PathBuf> {
-        self.options().juicefs.as_ref().map(PathBuf::from)
-    }
-}
-
-/// A table for these places.
-fn figures(unit: &str, places: &[Place]) -> Figures {
-    Figures::new(unit, places.iter().map(|place| place.name).collect())
 }

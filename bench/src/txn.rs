@@ -22,7 +22,7 @@ use rusqlite::{Connection, params};
 use super::content;
 use super::report::{Comparison, Goal, Report, Samples};
 use super::setting::{Setting, alternate};
-use xtask::Outcome;
+use xtask::{Outcome, explain};
 
 const FILE_BYTES: usize = 10_000;
 
@@ -283,8 +283,4 @@ fn insert(connection: &Connection, id: u64, content: Option<&[u8]>) -> rusqlite:
             content
         ])?;
     run("COMMIT")
-}
-
-fn explain(error: impl std::fmt::Display) -> String {
-    error.to_string()
 }

@@ -23,7 +23,8 @@ fn directory() -> &'static PathBuf {
 /// Continues a checksum of words in the order of the machine (docs of SQLite's format).
 fn add(sum: &mut (u32, u32), bytes: &[u8]) {
     for pair in bytes.as_chunks::<8>().0 {
-        let word = |at: usize| u32::from_le_bytes([pair[at], pair[at + 1], pair[at + 2], pair[at + 3]]);
+        let word =
+            |at: usize| u32::from_le_bytes([pair[at], pair[at + 1], pair[at + 2], pair[at + 3]]);
         sum.0 = sum.0.wrapping_add(word(0)).wrapping_add(sum.1);
         sum.1 = sum.1.wrapping_add(word(4)).wrapping_add(sum.0);
     }

@@ -33,7 +33,10 @@ libfuzzer_sys::fuzz_target!(|text: &str| {
     for catalog in catalogs() {
         let mut at = 0;
         while let Ok(Some(statement)) = catalog.inspect_sql(text, at) {
-            assert!(statement.start >= at && statement.end > statement.start, "{statement:?}");
+            assert!(
+                statement.start >= at && statement.end > statement.start,
+                "{statement:?}"
+            );
             assert!(statement.end <= text.len(), "{statement:?}");
             at = statement.end;
         }

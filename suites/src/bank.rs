@@ -13,8 +13,7 @@
 //! was told committed is missing.
 
 use std::fs::{self, File};
-use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -28,10 +27,9 @@ use xtask::mounts::{Larder, Profile};
 mod diary;
 mod worker;
 
+use worker::{DOCUMENTS, FOLDERS};
 pub use worker::{WORKER, work};
 
-const FOLDERS: u64 = 6;
-const DOCUMENTS: u64 = 24;
 /// Of workers of each kind.
 const WORKERS: [(&str, usize); 3] = [("api", 3), ("sql", 2), ("reader", 1)];
 /// Between two kills, milliseconds.
@@ -274,17 +272,4 @@ impl Bank {
             _ => Ok(()),
         }
     }
-}
-
-/// Appends one line to a diary, in one write.
-fn note(diary: &mut File, line: &str) -> Result<(), String> {
-    (diary.write_all(format!("{line}\n").as_bytes())).map_err(|error| format!("a diary: {error}"))
-}
-
-fn diary_at(path: &Path) -> Result<File, String> {
-    File::options()
-        .create(true)
-        .append(true)
-        .open(path)
-        .map_err(|error| format!("{}: {error}", path.display()))
 }

@@ -10,6 +10,7 @@ mod kill9;
 mod kills;
 mod lab_docs;
 mod posix;
+mod sqlite_kills;
 
 use std::process::ExitCode;
 
@@ -19,6 +20,8 @@ fn main() -> ExitCode {
         ["kill9", ref rest @ ..] => kill9::parse_and_run(rest),
         ["kills", ref rest @ ..] => kills::parse_and_run(rest),
         [kills::LOAD, directory, seed] => kills::load(directory, seed),
+        ["sqlite-kills", ref rest @ ..] => sqlite_kills::parse_and_run(rest),
+        [sqlite_kills::WRITER, database, mode, seed] => sqlite_kills::write(database, mode, seed),
         ["bank", ref rest @ ..] => bank::parse_and_run(rest),
         [bank::WORKER, ref rest @ ..] => bank::work(rest),
         ["posix", ref rest @ ..] => posix::parse_and_run(rest),

@@ -33,29 +33,10 @@ mod stress;
 
 use std::time::Instant;
 
-use site::Site;
+use site::{Length, Site};
 use xtask::install::{self, Tool};
 use xtask::mounts::{Larder, Profile};
 use xtask::{Outcome, Tally};
-
-/// How long the suites take.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Length {
-    /// Seconds each, for the test run.
-    Quick,
-    /// What the documents promise.
-    Full,
-}
-
-impl Length {
-    /// The first value for a quick run, the other for a full one.
-    fn choose<T>(self, quick: T, full: T) -> T {
-        match self {
-            Length::Quick => quick,
-            Length::Full => full,
-        }
-    }
-}
 
 /// A program, and what it must show.
 struct Suite {

@@ -9,6 +9,8 @@ use xtask::{Outcome, process};
 
 /// The manifest of the targets, from the root.
 const MANIFEST: &str = "fuzz/Cargo.toml";
+/// Inputs to begin with, a directory for each target that has some.
+const SEEDS: &str = "fuzz/seeds";
 /// What `cargo fuzz` gives the compiler, without a sanitizer: a panic is what is looked for.
 const FLAGS: [&str; 7] = [
     "--cfg=fuzzing",
@@ -51,12 +53,10 @@ pub fn parse_and_run(arguments: &[&str]) -> Outcome {
     let built = build(&workspace.root, &directory)?;
     for target in chosen {
         println!("{target}: {seconds} s");
-        run(
-            &built.join(target),
-            &directory.join("corpus").join(target),
-            seconds,
-        )
-        .map_err(|error| format!("{target}: {error}"))?;
+        let seeds = workspace.root.join(SEEDS).join(target);
+        let corpus = directory.join("corpus").join(target);
+        run(&built.join(target), &corpus, &seeds, seconds)
+            .map_err(|error| format!("{target}: {error}"))?;
     }
     Ok(())
 }
@@ -97,11 +97,12 @@ fn build(root: &Path, directory: &Path) -> Result<std::path::PathBuf, String> {
 }
 
 /// Runs a target; what it has found interesting is kept, and tried first the next time.
-fn run(program: &Path, corpus: &Path, seconds: &str) -> Outcome {
+fn run(program: &Path, corpus: &Path, seeds: &Path, seconds: &str) -> Outcome {
     let made = std::fs::create_dir_all(corpus);
     made.map_err(|error| format!("{}: {error}", corpus.display()))?;
     let status = Command::new(program)
         .arg(corpus)
+        .args(seeds.is_dir().then_some(seeds))
         .args(LIMITS)
         .args(["-print_final_stats=1", "-verbosity=0"])
         .arg(format!("-max_total_time={seconds}"))

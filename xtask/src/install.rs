@@ -148,8 +148,13 @@ pub fn crate_program(name: &str, version: &str, why: &str) -> Result<PathBuf, St
     let root = Workspace::load()?.target.join("tools");
     let own = root.join("bin").join(name);
     let wanted = format!("{name} {version}");
+    // Some verbs of cargo tell their version only as cargo calls them.
+    let as_verb = name.strip_prefix("cargo-");
     let is_wanted = |program: &str| {
-        process::output(program, &["--version"]).is_ok_and(|text| text.trim() == wanted)
+        let tells = |arguments: &[&str]| {
+            process::output(program, arguments).is_ok_and(|text| text.trim() == wanted)
+        };
+        tells(&["--version"]) || as_verb.is_some_and(|verb| tells(&[verb, "--version"]))
     };
     if is_wanted(&own.to_string_lossy()) {
         return Ok(own);

@@ -54,3 +54,8 @@ impl Tally {
         }
     }
 }
+
+/// An error in its own words.
+pub fn explain(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}

@@ -29,7 +29,7 @@ const POSIX_SUITES: [&str; 3] = [PJDFSTEST, "fsx", "durability"];
 const PJDFSTEST: &str = "pjdfstest";
 
 /// What the reason of an ignored test says that takes minutes.
-const LONG_COMMAND: &str = "cargo xtask test --long";
+const LONG_COMMAND: &str = "cargo xtask soak";
 
 /// A test target with long tests.
 #[derive(Debug, PartialEq, Eq)]

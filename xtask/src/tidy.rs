@@ -3,18 +3,34 @@
 //! Every check is a function from plain data to findings, one line each; only this file reads the
 //! workspace.
 
+mod circles;
+mod connections;
 mod documents;
 mod edges;
 mod files;
+mod imports;
+mod interface;
 mod invariants;
 mod locks;
-mod modules;
+mod rooms;
 mod text;
 
 use std::fs;
 
 use xtask::Outcome;
 use xtask::workspace::{EXTENSION_LOCK, Source, Workspace};
+
+/// Writes the listing of the public interface.
+pub fn write_interface() -> Outcome {
+    let workspace = Workspace::load_all()?;
+    let mut all: Vec<Source> = Vec::new();
+    for package in &workspace.packages {
+        all.extend(workspace.sources(package)?);
+    }
+    let listing = interface::listing(&all, interface::ROOT);
+    fs::write(workspace.root.join(interface::LISTING), listing)
+        .map_err(|error| format!("{}: {error}", interface::LISTING))
+}
 
 /// Runs all checks and prints what they find.
 pub fn run() -> Outcome {
@@ -25,7 +41,11 @@ pub fn run() -> Outcome {
     }
     match found.len() {
         0 => {
-            println!("tidy: {} packages, nothing found", workspace.packages.len());
+            println!(
+                "tidy: {} packages, nothing found; {} imports still run against the order of rooms",
+                workspace.packages.len(),
+                rooms::KNOWN.lines().count()
+            );
             Ok(())
         }
         count => Err(format!("tidy found {count} things to mend")),
@@ -35,6 +55,7 @@ pub fn run() -> Outcome {
 fn findings(workspace: &Workspace) -> Result<Vec<String>, String> {
     let mut found = edges::check_edges(&workspace.packages);
     let mut all: Vec<Source> = Vec::new();
+    let mut graph = imports::Graph::new();
     for package in &workspace.packages {
         let sources = workspace.sources(package)?;
         let roots: Vec<String> = package
@@ -47,7 +68,7 @@ fn findings(workspace: &Workspace) -> Result<Vec<String>, String> {
             .iter()
             .filter(|root| root.ends_with("src/lib.rs") || root.ends_with("src/main.rs"))
         {
-            found.extend(modules::check_cycles(&sources, root));
+            graph.extend(imports::graph(&sources, root)?);
         }
         let manifest = package.directory.join("Cargo.toml");
         let manifest_text = fs::read_to_string(&manifest)
@@ -58,10 +79,25 @@ fn findings(workspace: &Workspace) -> Result<Vec<String>, String> {
         ));
         all.extend(sources);
     }
+    found.extend(circles::check_circles(&graph));
+    for order in rooms::ORDERS {
+        found.extend(rooms::check_rooms(
+            &graph,
+            order,
+            &rooms::parse_known(rooms::KNOWN),
+        ));
+    }
     found.extend(all.iter().flat_map(text::check_source));
+    found.extend(all.iter().flat_map(connections::check_connections));
     found.extend(invariants::check_invariants(&all));
     let read = |name: &str| fs::read_to_string(workspace.root.join(name)).ok();
     found.extend(documents::check_documents(&read, &workspace.packages));
+    if read(interface::LISTING) != Some(interface::listing(&all, interface::ROOT)) {
+        found.push(format!(
+            "{}: the public interface is another one; `cargo xtask tidy --interface` writes it",
+            interface::LISTING
+        ));
+    }
     match (read("Cargo.lock"), read(EXTENSION_LOCK)) {
         (Some(ours), Some(theirs)) => {
             found.extend(locks::check_locks(&ours, &theirs, EXTENSION_LOCK));

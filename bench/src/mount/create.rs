@@ -1,6 +1,6 @@
 //! New files of 10 KB: written and closed, and written, made durable and closed.
 
-use super::{Bench, figures};
+use super::bench::{Bench, figures};
 use crate::load::{Ending, Load};
 use crate::places::{FLOOR, JUICEFS, PLAIN, Place, close};
 use crate::report::{Goal, Report};

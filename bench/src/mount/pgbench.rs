@@ -1,6 +1,6 @@
 //! Transactions of PostgreSQL, whose whole cluster is on the mount.
 
-use super::{Bench, figures};
+use super::bench::{Bench, figures};
 use crate::cluster::Cluster;
 use crate::cpu;
 use crate::figures::Turn;

@@ -1,6 +1,6 @@
 //! Small writes at random places of one file, each made durable: what `fio` reaches.
 
-use super::{Bench, figures};
+use super::bench::{Bench, figures};
 use crate::figures::Turn;
 use crate::fio;
 use crate::places::{PLAIN, close};

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use super::{Bench, figures};
+use super::bench::{Bench, figures};
 use crate::load::{Ending, Load};
 use crate::places::{FLOOR, LARDER, PLAIN, close};
 use crate::report::{Goal, Report};

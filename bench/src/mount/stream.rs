@@ -1,7 +1,7 @@
 //! Large files written and read whole, beside what `fio` gets from the device through a FUSE
 //! filesystem that does nothing but pass on.
 
-use super::{Bench, figures};
+use super::bench::{Bench, figures};
 use crate::figures::Turn;
 use crate::fio::{self, Fio};
 use crate::load::{Ending, Load};

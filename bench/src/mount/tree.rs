@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
 
-use super::{Bench, figures};
+use super::bench::{Bench, figures};
 use crate::places::{PLAIN, Place, close};
 use crate::report::{Goal, Report};
 use xtask::Outcome;

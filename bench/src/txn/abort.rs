@@ -21,9 +21,8 @@ use super::super::content;
 use super::super::report::{Goal, Report, Samples};
 use super::super::setting::{Setting, alternate};
 use super::super::sides::{Api, Side, grow};
-use super::explain;
-use xtask::Outcome;
 use xtask::mounts::{Larder, Profile};
+use xtask::{Outcome, explain};
 
 /// The verb of `xtask` that is the program which writes.
 pub const WRITE: &str = "bench-write";

@@ -15,8 +15,7 @@ use larder::{CreateOptions, Database, OpenOptions, SqlValue, Transaction, Transa
 
 use super::super::report::{Goal, Report, Samples};
 use super::super::setting::Setting;
-use super::explain;
-use xtask::Outcome;
+use xtask::{Outcome, explain};
 
 /// The verb of `xtask` that is one of the processes.
 pub const COUNT: &str = "bench-count";

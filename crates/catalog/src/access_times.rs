@@ -8,8 +8,7 @@
 //! A reader of the past finds the time of the last reading of whatever has not been changed since.
 
 use crate::codec::signed;
-use crate::error::{At, BUSY_TIMEOUT, CatalogError, Result};
-use crate::open::wait_for_locks;
+use crate::error::{At, CatalogError, Result};
 use crate::transaction::Stage;
 use crate::{Catalog, lock};
 use larder_format::{Ino, StoreId};
@@ -36,7 +35,10 @@ impl Catalog {
         if writer.stage != Stage::Idle {
             return Ok(false);
         }
-        wait_for_locks(&writer.connection, PATIENCE)?;
+        let waits = writer.waits.clone();
+        if let Some(waits) = &waits {
+            waits.set(PATIENCE);
+        }
         let written = self.transact_on(&mut writer, |txn, guards| {
             guards.silence(txn)?;
             for (sql, group) in &groups {
@@ -48,7 +50,9 @@ impl Catalog {
             }
             Ok(())
         });
-        wait_for_locks(&writer.connection, BUSY_TIMEOUT)?;
+        if let Some(waits) = &waits {
+            waits.set(self.options.wait_max());
+        }
         match written {
             Ok(()) => Ok(true),
             Err(CatalogError::Busy { .. }) => Ok(false),

@@ -10,17 +10,18 @@
 //! Who lives is told by locks of files, as for `SESSION-1` and `WORKSPACE-7` (crate
 //! `larder-object`).
 
-use crate::error::{At, BUSY_TIMEOUT, CatalogError, Result};
+use crate::error::{At, CatalogError, Result};
 use crate::feed;
 use crate::place::{CATALOG_FILE, Place};
 use crate::read::rows;
 use crate::schema::{self, SCHEMA_VERSION, STEPS};
+use crate::waiting::{Patience, describe_holder};
 use larder_directory::{Access, DatabaseDir};
 use rusqlite::Connection;
 use std::fs::{File, TryLockError};
 use std::io;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The door to the sessions.
 const DOOR: &str = "sessions.lock";
@@ -30,11 +31,11 @@ const COUNTS_ALL: u32 = 5;
 
 /// Upgrades the schema of the catalog at `place` if it is older than this build's.
 /// [`CatalogError::InUse`] names who has the database open.
-pub(crate) fn upgrade(connection: &Connection, place: &Place) -> Result<()> {
+pub(crate) fn upgrade(connection: &Connection, place: &Place, wait_max: Duration) -> Result<()> {
     if schema::version(connection)? == SCHEMA_VERSION {
         return Ok(());
     }
-    let _door = close_door(place.directory())?;
+    let _door = close_door(place.directory(), wait_max)?;
     // The steps may copy much: who is there is asked before them too, where it can be.
     if (COUNTS_ALL..SCHEMA_VERSION).contains(&schema::version(connection)?) {
         require_nobody(connection, place.directory())?;
@@ -61,21 +62,23 @@ pub(crate) fn require_known(txn: &Connection) -> Result<()> {
 }
 
 /// Keeps sessions from being born, or else they look dead for a moment.
-fn close_door(database: &DatabaseDir) -> Result<File> {
+fn close_door(database: &DatabaseDir, wait_max: Duration) -> Result<File> {
     let path = database.join(DOOR);
-    let deadline = Instant::now() + BUSY_TIMEOUT;
+    let mut patience = Patience::new(wait_max);
     let door = database.open_file(DOOR, Access::Make);
     let door = door.map_err(|error| cannot_look(&path, &error))?;
     loop {
         match door.try_lock() {
             Ok(()) => return Ok(door),
-            Err(TryLockError::WouldBlock) if Instant::now() < deadline => {
-                std::thread::sleep(DOOR_PAUSE);
-            }
             Err(TryLockError::WouldBlock) => {
-                return Err(CatalogError::InUse {
-                    who: "a session that is just beginning".into(),
-                });
+                let who = || describe_holder(database, DOOR);
+                if let Some(why) = patience.look("the door to the sessions", database, who) {
+                    return Err(CatalogError::Busy {
+                        waited: patience.waited(),
+                        why: Some(why),
+                    });
+                }
+                std::thread::sleep(DOOR_PAUSE);
             }
             Err(TryLockError::Error(error)) => return Err(cannot_look(&path, &error)),
         }

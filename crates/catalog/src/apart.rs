@@ -35,11 +35,13 @@ use crate::codec::{signed, unsigned};
 use crate::cuts::Cuts;
 use crate::error::{At, Result};
 use crate::extents::{self, extent};
-use crate::history::{self, BEGINS, GIVEN_UP, begins_of, first_kept, held_since, history_begins};
+use crate::history::{self, BEGINS, GIVEN_UP, begins_of, held_since, history_begins};
 use crate::holders::sharing;
+use crate::map_pages;
 use crate::meta::{of_store, of_stores};
 use crate::places::{home, places_at};
 use crate::read::rows;
+use crate::steps::{self, Limit, Source, first_kept};
 use crate::versions::first_row_after;
 use larder_format::{CommitSeq, Extent, StoreId};
 use rusqlite::{Connection, OptionalExtension, params};
@@ -108,14 +110,14 @@ impl Catalog {
         })
     }
 
-    /// Whether a prune by these cuts would delete any row of the history, or has to raise a
-    /// beginning. Cost: reads what lies between the beginnings and the cuts of stores that are
-    /// ahead, up to the first row of theirs.
+    /// Whether a prune by these cuts would delete any row of the history, or of what a part of one
+    /// has left (`TIME-9`), or has to raise a beginning. Cost: 6 µs; reads what lies between the
+    /// beginnings and the cuts of stores that are ahead, up to the first row of theirs.
     pub fn has_past_by(&self, cuts: &Cuts) -> Result<bool> {
-        if self.has_past(cuts.base())? {
-            return Ok(true);
-        }
         self.read(|reader| {
+            if steps::find_limit(reader, &steps::sources(cuts.base()), 0)?.is_some() {
+                return Ok(true);
+            }
             let Some(split) = Split::find(reader, cuts, false)? else {
                 return Ok(false);
             };
@@ -300,19 +302,75 @@ pub(crate) fn forget_store(txn: &Connection, store: StoreId) -> Result<()> {
     Ok(())
 }
 
-/// Deletes what no state has that these cuts leave, and says how far it went: not past what is held
-/// (`HISTORY-3`, `HISTORY-7`). Returns the extents that were reclaimed, by place.
-pub(crate) fn reclaim(txn: &Connection, wished: &Cuts) -> Result<(Cuts, Vec<Extent>)> {
-    let Some(split) = Split::find(txn, wished, true)? else {
-        let held = history::held(txn)?;
-        let base = held.map_or(wished.base(), |held| held.min(wished.base()));
-        history::prune(txn, base)?;
-        return Ok((Cuts::even(base), extents::reclaim(txn, base)?));
+/// What one commit has reclaimed.
+pub(crate) struct Reclaimed {
+    /// Up to where nothing is left.
+    pub(crate) kept: Cuts,
+    /// By place.
+    pub(crate) extents: Vec<Extent>,
+    /// There is more that may go.
+    pub(crate) has_more: bool,
+}
+
+/// Deletes what no state has that these cuts leave, in a step (`TIME-9`), and says how far it went:
+/// not past what is held (`HISTORY-3`, `HISTORY-7`). A single commit that only
+/// stores ahead of the others give up goes as a whole.
+pub(crate) fn reclaim(txn: &Connection, wished: &Cuts, rows_max: u64) -> Result<Reclaimed> {
+    let split = Split::find(txn, wished, true)?;
+    let base = match &split {
+        Some(split) => split.cuts.base(),
+        None => limit_base(txn, wished)?,
+    };
+    let mut sources = steps::sources(base);
+    if let Some(split) = &split {
+        split.add_sources(txn, &mut sources)?;
+    }
+    let limit = steps::find_limit(txn, &sources, rows_max)?;
+    let before = txn.total_changes();
+    let (kept, extents) = match (limit, split) {
+        (None, split) => reclaim_whole(txn, base, split)?,
+        (Some(Limit::Part(seq)), _) if seq <= base => {
+            let kept = Cuts::even(CommitSeq(seq.0.saturating_sub(1)));
+            (kept, steps::reclaim_part(txn, seq, rows_max)?)
+        }
+        (Some(Limit::Part(seq) | Limit::Whole(seq)), split) => {
+            // Of what was found: what is held counts for it.
+            let found = split.as_ref().map_or(wished, |split| &split.cuts);
+            let wished = found.limit(seq);
+            let split = Split::find(txn, &wished, true)?;
+            reclaim_whole(txn, limit_base(txn, &wished)?, split)?
+        }
+    };
+    Ok(Reclaimed {
+        kept,
+        extents,
+        // A step that takes nothing is the last one, whatever was expected of it.
+        has_more: limit.is_some() && txn.total_changes() > before,
+    })
+}
+
+/// How far all goes that all stores give up.
+fn limit_base(txn: &Connection, wished: &Cuts) -> Result<CommitSeq> {
+    let held = history::held(txn)?;
+    Ok(held.map_or(wished.base(), |held| held.min(wished.base())))
+}
+
+fn reclaim_whole(
+    txn: &Connection,
+    base: CommitSeq,
+    split: Option<Split>,
+) -> Result<(Cuts, Vec<Extent>)> {
+    let Some(split) = split else {
+        steps::prune(txn, base)?;
+        let reclaimed = extents::reclaim(txn, base)?;
+        map_pages::reclaim(txn, base, u64::from(u32::MAX))?; // SHARE-7
+        return Ok((Cuts::even(base), reclaimed));
     };
     let base = split.cuts.base();
     split.drop_homes(txn)?; // HISTORY-9: while each place has its owner.
-    history::prune(txn, base)?;
+    steps::prune(txn, base)?;
     let mut reclaimed = extents::reclaim(txn, base)?;
+    map_pages::reclaim(txn, base, u64::from(u32::MAX))?; // SHARE-7
     for group in &split.rows {
         let text = format!("DELETE FROM larder_history WHERE {}", group.row_condition());
         txn.execute(&text, group.row_range(txn)?)
@@ -516,6 +574,28 @@ impl Split {
         }))
     }
 
+    /// What goes behind the base.
+    fn add_sources(&self, txn: &Connection, sources: &mut Vec<Source>) -> Result<()> {
+        for group in &self.rows {
+            let which = group.row_condition();
+            sources.push(Source {
+                query: format!("SELECT until_seq FROM larder_history WHERE {which} ORDER BY id"),
+                range: Some(group.row_range(txn)?),
+                to: group.to,
+            });
+        }
+        let extents = self.extents.iter().map(|group| Source {
+            query: group.extents(
+                "SELECT retired_seq FROM larder_extent",
+                " ORDER BY retired_seq",
+            ),
+            range: Some(group.range()),
+            to: group.to,
+        });
+        sources.extend(extents);
+        Ok(())
+    }
+
     /// Up to where the content of a store goes.
     fn content_to(&self, store: StoreId) -> CommitSeq {
         match self.sharing.contains(&store) {
@@ -588,79 +668,4 @@ fn list(stores: &[StoreId]) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::history::Keeper;
-    use crate::holders::mark_sharing;
-    use crate::open::tests::INIT;
-    use crate::{CatalogOptions, DatabaseInit};
-
-    /// What a store that keeps its history for long has retired is not read again by each prune of
-    /// others that share.
-    #[test]
-    fn content_of_sharing_stores_is_looked_for_once() {
-        let dir = tempfile::tempdir().unwrap();
-        let init = DatabaseInit {
-            retention_ns: 3_600_000_000_000,
-            ..INIT
-        };
-        let catalog = Catalog::create(dir.path(), &CatalogOptions::default(), &init).unwrap();
-        let [one, two, long] = ["one", "two", "long"].map(|name| {
-            let mount = format!("/{name}");
-            let made = catalog.create_store(name, "files", &mount, None, 2, 0o755, 0, 0);
-            made.unwrap().store
-        });
-        let cuts = |short: u64| {
-            let short = CommitSeq(short);
-            Cuts::new(
-                CommitSeq(u64::MAX),
-                CommitSeq(5),
-                vec![(one, short), (two, short), (long, CommitSeq(5))],
-            )
-        };
-        let place = |start: i64| Extent::new(larder_format::SegmentIndex(0), start as u64, 1);
-        let retire = |txn: &Connection, start: i64, store: StoreId, seq: i64| {
-            txn.execute(
-                "INSERT INTO larder_extent (segment, start_block, block_count, store, ino, \
-                 retired_seq) \
-                 VALUES (0, ?1, 1, ?2, 2, ?3)",
-                params![start, store.0, seq],
-            )
-            .unwrap();
-        };
-        let shared = |txn: &Connection, wished: &Cuts| {
-            let split = Split::find(txn, wished, true).unwrap().unwrap();
-            split.extents.iter().map(Group::range).collect::<Vec<_>>()
-        };
-        let done: Result<()> = catalog.write(|txn| {
-            for (start, store, seq) in [(1, one, 50), (2, two, 60), (3, two, 70), (4, long, 40)] {
-                retire(txn, start, store, seq);
-            }
-            mark_sharing(txn, &[one, two])?;
-            assert_eq!(shared(txn, &cuts(60)), [[5, 60]]);
-            let (_, gone) = reclaim(txn, &cuts(60))?;
-            assert_eq!(gone, [place(1), place(2)], "HISTORY-8");
-            // From there on, and what is held may be back again.
-            assert_eq!(shared(txn, &cuts(70)), [[60, 70]], "HISTORY-8");
-            assert_eq!(shared(txn, &cuts(20)), Vec::<[i64; 2]>::new());
-            // Another one joins them, which kept what it had retired.
-            mark_sharing(txn, &[long])?;
-            let mut wished = cuts(70).raise(&Cuts::of_one(long, CommitSeq(45)));
-            assert_eq!(shared(txn, &wished), [[5, 45]], "HISTORY-8");
-            let (_, gone) = reclaim(txn, &wished)?;
-            assert_eq!(gone, [place(4)], "HISTORY-8");
-            wished = wished.raise(&Cuts::of_one(long, CommitSeq(80)));
-            assert_eq!(shared(txn, &wished), [[45, 70]], "HISTORY-8");
-            assert_eq!(reclaim(txn, &wished)?.1, [place(3)], "HISTORY-8");
-            // What the base has reached says nothing any more.
-            Keeper::begin(txn, CommitSeq(75), 3)?.end(txn)?;
-            let all = Cuts::new(CommitSeq(90), CommitSeq(80), vec![(one, CommitSeq(85))]);
-            reclaim(txn, &all)?;
-            let left = "SELECT count(*) FROM larder_meta WHERE key LIKE 'shares_gone%'";
-            let left: i64 = txn.query_row(left, [], |row| row.get(0)).unwrap();
-            assert_eq!(left, 0);
-            Ok(())
-        });
-        done.unwrap();
-    }
-}
+mod tests;

@@ -12,7 +12,8 @@
 //!   when the schema has changed before a commit that runs triggers. What is missing is told by
 //!   `check`.
 //! * `SAFE-4` Where the owner is not the caller, no code of the owner's is on a table that the
-//!   engine's statements name. *Guard*: the same, by [`Code`].
+//!   engine's statements name; nor on any table where the structure is proven, which runs it.
+//!   *Guard*: the same, by [`Code`]; [`require_to_prove`].
 //!
 //! SQLite believes the texts in `sqlite_schema`, not the columns beside them: each text has to say
 //! what its row says.
@@ -22,14 +23,14 @@
 //! each process, then one pass over the schema, about 3 µs for each of its objects.
 
 use crate::error::{At, CatalogError, Result};
-use crate::expected::{Expected, Object, read_columns, read_objects, refused};
+use crate::expected::{Column, Expected, Object, read_columns, read_objects, refused};
 use crate::names::{StoreName, shown};
 use crate::read::rows;
 use crate::schema::ENGINE_COLUMNS;
 use crate::sql_text::{Token, called, tokens};
 use crate::tracking::is_tracking;
 use crate::trust::Code;
-use crate::{feed, temporal};
+use crate::{feed, schema, temporal};
 use larder_format::StoreId;
 use rusqlite::{Connection, Row};
 use std::collections::{HashMap, HashSet};
@@ -77,6 +78,23 @@ pub(crate) struct Findings {
 
 /// Compares the schema of format `version` with what this build makes (`SAFE-3`, `SAFE-4`).
 pub(crate) fn require(connection: &Connection, version: u32, code: Code) -> Result<Findings> {
+    audit(connection, version, code, Tables::Ours)
+}
+
+/// The same, and refuses code on the user's own tables too: proving that the catalog's structure is
+/// sound runs that.
+pub(crate) fn require_to_prove(connection: &Connection, code: Code) -> Result<()> {
+    audit(connection, schema::version(connection)?, code, Tables::All).map(|_| ())
+}
+
+/// Which tables' code an audit refuses, where it does.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Tables {
+    Ours,
+    All,
+}
+
+fn audit(connection: &Connection, version: u32, code: Code, tables: Tables) -> Result<Findings> {
     let expected = Expected::of(version)?;
     let objects = read_objects(connection, &expected.system)?;
     let mut findings = Findings::default();
@@ -107,7 +125,7 @@ pub(crate) fn require(connection: &Connection, version: u32, code: Code) -> Resu
             own.insert(object.key(), object);
         }
     }
-    let mut strangers = Vec::new();
+    let (mut strangers, mut others) = (Vec::new(), Vec::new());
     let mut seen = HashSet::new();
     for object in &objects {
         let lower = object.name.to_ascii_lowercase();
@@ -150,8 +168,9 @@ pub(crate) fn require(connection: &Connection, version: u32, code: Code) -> Resu
             }
             _ => {}
         }
-        if is_on_ours && object.kind != "table" {
-            strangers.push(object);
+        match is_on_ours {
+            true if object.kind != "table" => strangers.push(object),
+            _ => others.push(object),
         }
     }
     let by_name: HashMap<(String, bool), &Object> = (objects.iter())
@@ -170,7 +189,14 @@ pub(crate) fn require(connection: &Connection, version: u32, code: Code) -> Resu
         }
         for name in &findings.stores {
             if let Some(table) = table_of(name) {
-                refuse_code_of_table(connection, &expected, table, code)?;
+                refuse_code_of_table(connection, &expected.columns, table, code)?;
+            }
+        }
+        for object in others.into_iter().filter(|_| tables == Tables::All) {
+            match &*object.kind {
+                "table" => refuse_code_of_table(connection, &[], object, code)?,
+                "index" => refuse_code(connection, object, code)?,
+                _ => {}
             }
         }
     }
@@ -311,7 +337,7 @@ fn refuse_code(connection: &Connection, object: &Object, code: Code) -> Result<(
             "{} {} on {}",
             object.kind,
             shown(&object.name),
-            object.table
+            shown(&object.table)
         )
     };
     match code.refusal(&what()).filter(|_| is_code) {
@@ -320,13 +346,23 @@ fn refuse_code(connection: &Connection, object: &Object, code: Code) -> Result<(
     }
 }
 
-/// Refuses columns that are generated, and calls of functions in constraints and defaults.
+/// Refuses columns that are generated, but for our `own`, calls of functions in constraints and
+/// defaults, and virtual tables.
 fn refuse_code_of_table(
     connection: &Connection,
-    expected: &Expected,
+    own: &[Column],
     table: &Object,
     code: Code,
 ) -> Result<()> {
+    let refuse = |what: String| match code.refusal(&what) {
+        Some(why) => Err(refused(why)),
+        None => Ok(()),
+    };
+    let sql = table.sql.as_deref().unwrap_or_default();
+    // Before its columns are asked for, which its module tells.
+    if tokens(sql).nth(1) == Some(Token::Word("virtual".into())) {
+        refuse(format!("the virtual table {}", shown(&table.name)))?;
+    }
     let generated: Vec<String> = rows(
         connection,
         "SELECT name FROM pragma_table_xinfo(?1, 'main') WHERE hidden > 1",
@@ -334,22 +370,18 @@ fn refuse_code_of_table(
         |row| row.get(0),
     )
     .at(&table.name)?;
-    let refuse = |what: String| match code.refusal(&what) {
-        Some(why) => Err(refused(why)),
-        None => Ok(()),
-    };
     let is_users = |column: &&String| {
         let is = |own: &str| own.eq_ignore_ascii_case(column);
-        !expected.columns.iter().any(|(own, ..)| is(own))
+        !own.iter().any(|(own, ..)| is(own))
     };
     if let Some(column) = generated.iter().find(is_users) {
         refuse(format!(
             "the generated column {} of {}",
             shown(column),
-            table.name
+            shown(&table.name)
         ))?;
     }
-    let calls = called(table.sql.as_deref().unwrap_or_default());
+    let calls = called(sql);
     let functions: HashSet<String> = rows(
         connection,
         "SELECT DISTINCT lower(name) FROM pragma_function_list",
@@ -363,7 +395,10 @@ fn refuse_code_of_table(
         .iter()
         .find(|name| functions.contains(*name) && !HARMLESS.contains(&name.as_str()));
     match harmful {
-        Some(name) => refuse(format!("the call of {name}() in table {}", table.name)),
+        Some(name) => refuse(format!(
+            "the call of {name}() in table {}",
+            shown(&table.name)
+        )),
         None => Ok(()),
     }
 }

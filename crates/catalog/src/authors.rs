@@ -8,13 +8,11 @@
 //!   with the session's, and deleted, when another session begins, only if the session ended before
 //!   the history begins.
 
-use crate::Catalog;
 use crate::codec::{signed, unsigned};
 use crate::error::{At, Result};
 use crate::meta::find_meta;
 use larder_format::SessionId;
 use rusqlite::{Connection, OptionalExtension, params};
-use std::sync::atomic::Ordering;
 
 const TABLE: &str = "larder_author";
 /// The number of no session.
@@ -41,22 +39,6 @@ pub struct CommitAuthor {
 pub(crate) struct Author {
     pub(crate) session: Option<SessionId>,
     pub(crate) user: Option<u32>,
-}
-
-impl Catalog {
-    /// Commits are this session's from now on.
-    pub fn set_session(&self, session: SessionId) {
-        self.session.store(session.0, Ordering::Relaxed);
-    }
-
-    /// Who commits next, for that user.
-    pub(crate) fn author(&self, user: Option<u32>) -> Author {
-        let session = self.session.load(Ordering::Relaxed);
-        Author {
-            session: (session != NOBODY).then_some(SessionId(session)),
-            user,
-        }
-    }
 }
 
 /// A session begins. What nobody names any more goes.

@@ -8,6 +8,7 @@ use crate::codec::signed;
 use crate::error::{At, CatalogError, Result};
 use crate::functions::SqlFiles;
 use crate::meta::set_gate;
+use crate::names::execute_all;
 use crate::read::rows;
 use crate::sql::SqlValue;
 use crate::transaction::{Stage, require_open};
@@ -61,9 +62,7 @@ impl Catalog {
             if writer.stage != Stage::Writing {
                 return Err(CatalogError::invalid("the transaction may not write yet"));
             }
-            (writer.connection)
-                .execute_batch("SAVEPOINT larder_trial")
-                .at("a trial")?;
+            execute_all(&writer.connection, "SAVEPOINT larder_trial").at("a trial")?;
             set_gate(&writer.connection, true)?;
             let seen = Arc::clone(&deleted);
             let note = move |action: Action, _database: &str, table: &str, row: i64| {
@@ -81,9 +80,8 @@ impl Catalog {
             let nobody = None::<fn(Action, &str, &str, i64)>;
             writer.connection.update_hook(nobody).at("a trial")?;
             if !writer.connection.is_autocommit() {
-                (writer.connection)
-                    .execute_batch("ROLLBACK TO larder_trial; RELEASE larder_trial")
-                    .at("a trial")?;
+                let end = "ROLLBACK TO larder_trial; RELEASE larder_trial";
+                execute_all(&writer.connection, end).at("a trial")?;
             }
         }
         let (_, _) = tried?;

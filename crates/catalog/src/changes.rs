@@ -158,9 +158,9 @@ pub struct ChangeSet {
     /// Extents, or parts of extents, that an object holds no more. Where it was the last one they
     /// become rows with `retired_seq` = this commit.
     pub retired: Vec<Held>,
-    /// Rows retired or superseded at or before these commits are deleted: their space is free again
-    /// once this change set is durable. The states of these commits and later ones can be read as
-    /// before.
+    /// Rows retired or superseded at or before these commits are deleted, a step of them: their
+    /// space is free again once this change set is durable. The states of these commits and later
+    /// ones can be read as before.
     pub reclaim_horizon: Option<Cuts>,
     /// Old places of moved content, with the commit that retired them: free again as well, whatever
     /// the horizon (`HISTORY-5`). Who names them knows that nobody alive reads there. What is
@@ -197,8 +197,10 @@ pub struct CommitOutcome {
     pub revived: Vec<(Extent, usize)>,
     /// The extents that [`ChangeSet::reclaim_horizon`] and [`ChangeSet::moved_away`] set free.
     pub reclaimed: Vec<Extent>,
-    /// Those cuts, or older ones: what was held when the commit was made.
+    /// Those cuts, or older ones: what was held when the commit was made, or the end of its step.
     pub reclaim_horizon: Option<Cuts>,
+    /// More was to go: the next commit takes the next step (`TIME-9`).
+    pub has_more: bool,
     /// By how much the number of blocks in all patch rows changed.
     pub patch_blocks_change: i64,
 }

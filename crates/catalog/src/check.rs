@@ -4,7 +4,8 @@
 use crate::codec::unsigned;
 use crate::error::{At, CatalogError, Result};
 use crate::names::{StoreName, quoted, shown};
-use crate::{Catalog, damage, map_pages, schema};
+use crate::trust::Code;
+use crate::{Catalog, audit, damage, map_pages, schema};
 use larder_format::Name;
 use rusqlite::types::{Value, ValueRef};
 use rusqlite::{Connection, TransactionBehavior};
@@ -271,16 +272,21 @@ impl Catalog {
     /// Which tables cannot be read for damage, and what still reads; nothing: all can. Cost: reads
     /// the catalog.
     pub fn damage(&self) -> Result<Vec<String>> {
-        self.read(|reader| damage::survey(reader, true))
+        let code = self.code()?;
+        self.read(|reader| damage::survey(reader, code, true))
     }
 
     /// Proves the catalog's structure at one committed moment: SQLite's integrity check, the
     /// schema, and every rule between tables that SQL can express. Returns one line per finding, at
     /// most 100 of each kind; none means sound. Reads everything: seconds per million files.
     pub fn check(&self) -> Result<Vec<String>> {
+        let code = self.code()?;
         self.read(|reader| {
             let txn = rusqlite::Transaction::new_unchecked(reader, TransactionBehavior::Deferred)
                 .at("the start of a check")?;
+            if code != Code::Trusted {
+                audit::require_to_prove(&txn, code)?;
+            }
             let mut findings = Vec::new();
             let read = collect(&txn, "PRAGMA integrity_check", None, &mut findings);
             let is_damaged = match read {
@@ -288,7 +294,7 @@ impl Catalog {
                 read => read.map(|()| findings != ["ok"])?,
             };
             if is_damaged {
-                let damaged = damage::survey(&txn, true)?;
+                let damaged = damage::survey(&txn, code, true)?;
                 if !damaged.is_empty() {
                     return Ok(damaged);
                 }
@@ -311,6 +317,12 @@ impl Catalog {
             }
             Ok(findings)
         })
+    }
+
+    /// Whose the code in its schema is.
+    fn code(&self) -> Result<Code> {
+        let place = &self.place;
+        self.options.trust.judge(place.owner(), &place.path())
     }
 }
 

@@ -26,6 +26,7 @@
 //! SQLite calls everything here on the thread that uses the client's connection, with its mutex
 //! held.
 
+mod handle;
 mod watch;
 
 use crate::authors::NOBODY;
@@ -37,6 +38,9 @@ use crate::place::{CATALOG_FILE, Place};
 use crate::schema::SCHEMA_VERSION;
 use crate::transaction::{Stage, note_moment};
 use crate::{Catalog, CatalogOptions, ChangeSet, CommitOutcome, Writer, files_table, lock};
+pub(crate) use handle::ClientSide;
+use handle::REGISTERED;
+pub use handle::{ClientEnd, ClientHandle, ClientLocks, ClientStatement, ClientWatch};
 use larder_directory::DatabaseDir;
 use rusqlite::{Connection, ffi};
 use std::ffi::{CStr, OsStr, c_int, c_void};
@@ -50,73 +54,6 @@ use watch::{MODULE, Watch, destroy_watch, trace};
 /// What a client is told to do with [`Catalog::enlist`].
 const ENLIST: &str = "INSERT INTO main.larder_client DEFAULT VALUES";
 const TABLE: &CStr = c"larder_client";
-
-/// The connections that are registered, by address: once more would replace what SQLite is about to
-/// call.
-static REGISTERED: Mutex<Vec<usize>> = Mutex::new(Vec::new());
-
-/// The connection of a client. Its owner keeps it open for as long as this is used.
-#[derive(Debug, Clone, Copy)]
-pub struct ClientHandle(*mut ffi::sqlite3);
-
-// SAFETY: SQLite's own mutex keeps the threads that use a connection apart, or its owner uses one
-// thread.
-unsafe impl Send for ClientHandle {}
-// SAFETY: as above.
-unsafe impl Sync for ClientHandle {}
-
-/// Which locks a client's transaction has on the catalog.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ClientLocks {
-    /// None: it has not read anything yet.
-    None,
-    /// It has a snapshot.
-    Snapshot,
-    /// It has SQLite's write lock.
-    Write,
-}
-
-/// A statement of a client's that begins.
-#[derive(Debug, Clone, Copy)]
-pub struct ClientStatement<'a> {
-    /// Its text.
-    pub text: &'a [u8],
-    /// It changes no table, and takes no write lock.
-    pub is_read_only: bool,
-}
-
-/// A statement of a client's that ends: while SQLite tells of it, it may still be running.
-#[derive(Debug, Clone, Copy)]
-pub struct ClientEnd(*mut ffi::sqlite3_stmt);
-
-/// Who is told of what a client does. Nothing of it is called while another call of it runs, but
-/// for what the call itself makes SQLite do.
-pub trait ClientWatch: Send + Sync {
-    /// A statement begins, before it takes any lock. Also each one that is nested in another.
-    fn begins(&self, statement: Option<ClientStatement<'_>>);
-    /// A statement has ended, or is about to give up what it has locked.
-    fn ended(&self, statement: ClientEnd);
-    /// The transaction is enlisted for.
-    fn enlisted(&self);
-    /// Before the commit of a transaction that was enlisted for; an error refuses it, and rolls
-    /// back.
-    fn before_commit(&self) -> std::result::Result<(), String>;
-    /// Before a savepoint of such a transaction.
-    fn before_savepoint(&self) -> std::result::Result<(), String>;
-    /// Such a transaction went back to a savepoint, or took back a statement.
-    fn went_back(&self);
-    /// Such a transaction has ended.
-    fn after_end(&self);
-    /// The connection may be about to close (`CLIENT-2`).
-    fn disconnect(&self);
-}
-
-/// What a catalog has that reads and writes on a client's connection.
-pub(crate) struct ClientSide {
-    handle: ClientHandle,
-    /// For what runs beside a call of the catalog.
-    beside: Mutex<Connection>,
-}
 
 impl ClientHandle {
     /// The connection behind `raw`.
@@ -319,6 +256,7 @@ impl Catalog {
             options: options.clone(),
             page_bytes,
             writer: Mutex::new(Writer {
+                waits: None,
                 connection,
                 stage: Stage::Client,
                 data_version: 0,
@@ -452,18 +390,24 @@ impl Catalog {
     /// [`Catalog::commit`] if nobody has the write lock now; else `None`, at once. What plain SQL
     /// did to rows before is of its own moment. For the session beside clients.
     pub fn commit_if_free(&self, changes: &ChangeSet) -> Result<Option<CommitOutcome>> {
-        self.wait_for_locks(Duration::ZERO)?;
+        self.wait_for_locks(Some(Duration::ZERO))?;
         let settled = self.settle_rows(changes.now_ns);
         let outcome = settled.and_then(|_| self.commit(changes));
-        self.wait_for_locks(BUSY_TIMEOUT)?;
+        self.wait_for_locks(None)?;
         match outcome {
             Err(CatalogError::Busy { .. }) => Ok(None),
             outcome => outcome.map(Some),
         }
     }
 
-    fn wait_for_locks(&self, timeout: Duration) -> Result<()> {
-        set_busy_timeout(&lock(&self.writer).connection, timeout)
+    /// [`Catalog::wait_at_most`], of the client's connection too.
+    fn wait_for_locks(&self, wait_max: Option<Duration>) -> Result<()> {
+        self.wait_at_most(wait_max);
+        let writer = lock(&self.writer);
+        match writer.waits {
+            Some(_) => Ok(()),
+            None => set_busy_timeout(&writer.connection, wait_max.unwrap_or(BUSY_TIMEOUT)),
+        }
     }
 
     /// Forgets what is compiled on the client's connection (`CLIENT-2`).

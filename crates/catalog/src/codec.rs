@@ -1,8 +1,8 @@
 //! Between our types and SQLite's values.
 
-use larder_format::{FileKind, Name};
-use rusqlite::Row;
+use larder_format::{Extent, FileKind, Name, SegmentIndex};
 use rusqlite::types::{FromSqlError, ToSql, ToSqlOutput, Type, ValueRef};
+use rusqlite::{Connection, Row};
 use std::cmp::Ordering;
 
 /// An unsigned number as SQLite stores it. What exceeds 2⁶³−1 turns negative: no row has such a
@@ -67,4 +67,38 @@ pub fn dirent_order(a: &Name, b: &Name) -> Ordering {
     rank(a)
         .cmp(&rank(b))
         .then_with(|| a.as_bytes().cmp(b.as_bytes()))
+}
+
+/// All rows of a cached statement.
+pub(crate) fn rows<T>(
+    connection: &Connection,
+    sql: &str,
+    parameters: impl rusqlite::Params,
+    decode: impl FnMut(&Row<'_>) -> rusqlite::Result<T>,
+) -> rusqlite::Result<Vec<T>> {
+    connection
+        .prepare_cached(sql)?
+        .query_map(parameters, decode)?
+        .collect()
+}
+
+/// A limit as SQLite takes it; more rows than that do not exist.
+pub(crate) fn row_limit(limit: usize) -> i64 {
+    i64::try_from(limit).unwrap_or(i64::MAX)
+}
+
+/// Columns 0–2 as an extent; damage must not reach the constructor's assertion.
+pub(crate) fn extent(row: &Row<'_>) -> rusqlite::Result<Extent> {
+    let (start_block, block_count) = (unsigned(row, 1)?, unsigned(row, 2)?);
+    if block_count == 0 || start_block.checked_add(block_count).is_none() {
+        return Err(rusqlite::Error::IntegralValueOutOfRange(
+            2,
+            signed(block_count),
+        ));
+    }
+    Ok(Extent::new(
+        SegmentIndex(row.get(0)?),
+        start_block,
+        block_count,
+    ))
 }

@@ -4,7 +4,7 @@ use crate::Catalog;
 use crate::apart;
 use crate::changes::{AttrMask, ChangeSet, CommitOutcome, InodeChange};
 use crate::codec::{TextOrBlob, signed};
-use crate::error::{At, CatalogError, Result, require_row};
+use crate::error::{At, CatalogError, Result, ignored, require_row};
 use crate::extents::{self, AgChanges};
 use crate::feed;
 use crate::foreign;
@@ -16,9 +16,11 @@ use crate::patches;
 use crate::rows::ContentRow;
 use crate::saves;
 use crate::statements::{StoreSql, Stores, insert_inode};
+use crate::steps::STEP_ROWS;
 use crate::temporal;
 use larder_format::{CommitSeq, StoreId};
-use rusqlite::{CachedStatement, Connection, params};
+use rusqlite::config::DbConfig;
+use rusqlite::{CachedStatement, Connection, OptionalExtension, params};
 use std::collections::{BTreeSet, HashMap};
 
 impl Catalog {
@@ -46,20 +48,18 @@ impl Catalog {
                 false => saves::Purpose::Commit,
             };
             apply_inodes(txn, &stores, changes, &keeper, purpose)?;
-            apply_dirents(txn, &stores, changes, &keeper)?;
-            apply_contents(txn, &stores, changes, &keeper)?;
-            apply_maps(txn, &stores, changes, &keeper)?;
+            apply_sides(txn, &stores, changes, &keeper)?;
             apply_pieces(txn, &stores, changes, &keeper)?;
-            apply_xattrs(txn, &stores, changes, &keeper)?;
             extents::allocate(txn, &allocated)?;
             let turned = holders::apply(txn, seq, &changes.shared, &retired)?;
             let dropped = holders::drop_live(txn, seq, &dropped)?;
-            let (reclaim_horizon, mut reclaimed) = match &changes.reclaim_horizon {
-                Some(wished) => {
-                    let (kept, gone) = apart::reclaim(txn, wished)?;
-                    map_pages::reclaim(txn, kept.base())?; // SHARE-7
-                    (Some(kept), gone)
-                }
+            let step = match &changes.reclaim_horizon {
+                Some(wished) => Some(apart::reclaim(txn, wished, STEP_ROWS)?),
+                None => None,
+            };
+            let has_more = step.as_ref().is_some_and(|step| step.has_more);
+            let (reclaim_horizon, mut reclaimed) = match step {
+                Some(step) => (Some(step.kept), step.extents),
                 None => (None, Vec::new()),
             };
             reclaimed.extend(extents::reclaim_moved(txn, &changes.moved_away)?);
@@ -101,6 +101,7 @@ impl Catalog {
                 revived: turned.revived,
                 reclaimed,
                 reclaim_horizon,
+                has_more,
                 patch_blocks_change,
             })
         })?;
@@ -213,6 +214,8 @@ pub(crate) fn apply_rows(
                         }
                     };
                     if insert_inode(update, row, keeper.seq).at(&sql.table)? != 1 {
+                        let found = (&*sql.table, &*sql.inode);
+                        require_no_row(txn, found, params![signed(row.ino.0)])?;
                         return Err(CatalogError::corrupt(format!(
                             "{}: inode {} is to be changed and does not exist",
                             sql.table, row.ino
@@ -233,6 +236,15 @@ pub(crate) fn apply_rows(
                         txn.prepare_cached(text)
                             .and_then(|mut delete| delete.execute([signed(ino.0)]))
                             .at(&sql.table)?;
+                    }
+                    if runs_triggers(txn)? {
+                        let left: Option<String> = txn
+                            .prepare_cached(&sql.inode_left)
+                            .and_then(|mut find| {
+                                find.query_row([signed(ino.0)], |row| row.get(0)).optional()
+                            })
+                            .at(&sql.table)?;
+                        left.map_or(Ok(()), |table| Err(ignored(&table)))?;
                     }
                     map_pages::require_gone(txn, let_go, references, key, &sql.table_map)?;
                     remove_pieces(txn, keeper, sql.table_store, *ino)?;
@@ -260,6 +272,41 @@ pub(crate) fn raise_next_ino(txn: &Connection, store: StoreId, ino_max: u64) -> 
     Ok(())
 }
 
+/// What a change set says of the side tables of stores.
+pub(crate) fn apply_sides(
+    txn: &Connection,
+    stores: &Stores,
+    changes: &ChangeSet,
+    keeper: &Keeper,
+) -> Result<()> {
+    apply_dirents(txn, stores, changes, keeper)?;
+    apply_contents(txn, stores, changes, keeper)?;
+    apply_maps(txn, stores, changes, keeper)?;
+    apply_xattrs(txn, stores, changes, keeper)
+}
+
+/// Whether triggers run on this connection now.
+fn runs_triggers(txn: &Connection) -> Result<bool> {
+    (txn.db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER)).at("the triggers")
+}
+
+/// What `find` finds in `table` should have been changed or removed: a trigger of the user's has
+/// left it out, without an error.
+fn require_no_row(
+    txn: &Connection,
+    (table, find): (&str, &str),
+    key: &[&dyn rusqlite::ToSql],
+) -> Result<()> {
+    let is_there = txn
+        .prepare_cached(find)
+        .and_then(|mut find| find.exists(key))
+        .at(table)?;
+    match is_there {
+        true => Err(ignored(table)),
+        false => Ok(()),
+    }
+}
+
 fn apply_dirents(
     txn: &Connection,
     stores: &Stores,
@@ -267,6 +314,7 @@ fn apply_dirents(
     keeper: &Keeper,
 ) -> Result<()> {
     let since = signed(keeper.seq.0);
+    let has_triggers = runs_triggers(txn)?;
     for group in changes.dirents.chunk_by(|a, b| a.0 == b.0) {
         let sql = &stores[&group[0].0];
         let mut add = txn.prepare_cached(&sql.dirent_add).at(&sql.table_dirent)?;
@@ -284,9 +332,11 @@ fn apply_dirents(
                 }
             } else {
                 keeper.keep(txn, &sql.keep.name, params![parent, name])?;
-                remove
-                    .execute(params![parent, name])
-                    .at(&sql.table_dirent)?;
+                let key = params![parent, name];
+                let removed = remove.execute(key).at(&sql.table_dirent)?;
+                if has_triggers && removed == 0 {
+                    require_no_row(txn, (&sql.table_dirent, &sql.dirent), key)?;
+                }
             }
         }
     }
@@ -300,6 +350,7 @@ fn apply_contents(
     keeper: &Keeper,
 ) -> Result<()> {
     let since = signed(keeper.seq.0);
+    let has_triggers = runs_triggers(txn)?;
     for group in changes.contents.chunk_by(|a, b| a.0 == b.0) {
         let sql = &stores[&group[0].0];
         let mut add = txn
@@ -318,7 +369,11 @@ fn apply_contents(
                 Some(ContentRow::Target(bytes)) => (None, Some(bytes)),
                 None => {
                     keeper.keep(txn, &sql.keep.content, params![ino])?;
-                    remove.execute([ino]).at(&sql.table_content)?;
+                    let removed = remove.execute([ino]).at(&sql.table_content)?;
+                    if has_triggers && removed == 0 {
+                        let found = (&*sql.table_content, &*sql.content);
+                        require_no_row(txn, found, params![ino])?;
+                    }
                     continue;
                 }
             };
@@ -339,6 +394,7 @@ fn apply_maps(
     keeper: &Keeper,
 ) -> Result<()> {
     let since = signed(keeper.seq.0);
+    let has_triggers = runs_triggers(txn)?;
     for (store, ino, page) in &changes.map_cuts {
         let sql = &stores[store];
         let from = [signed(ino.0), signed(*page)];
@@ -348,6 +404,9 @@ fn apply_maps(
         txn.prepare_cached(&sql.map_cut)
             .and_then(|mut cut| cut.execute(from))
             .at(&sql.table_map)?;
+        if has_triggers {
+            require_no_row(txn, (&sql.table_map, &sql.map_from), key)?;
+        }
         map_pages::require_gone(txn, let_go, references, key, &sql.table_map)?;
     }
     // The last one that gave a page counts; its origin is written before.
@@ -376,6 +435,10 @@ fn apply_maps(
             } else {
                 let let_go = supersede_page(txn, sql, keeper, key)?;
                 let removed = remove.execute(key).at(&sql.table_map)?;
+                if has_triggers && removed == 0 {
+                    let key = params![key[0], key[1]];
+                    require_no_row(txn, (&sql.table_map, &sql.map_page), key)?;
+                }
                 if let_go > 0 {
                     require_row(removed, &sql.table_map)?;
                 }
@@ -484,6 +547,7 @@ fn apply_xattrs(
     keeper: &Keeper,
 ) -> Result<()> {
     let since = signed(keeper.seq.0);
+    let has_triggers = runs_triggers(txn)?;
     for (store, ino, name, value) in &changes.xattrs {
         let sql = &stores[store];
         let (ino, name) = (signed(ino.0), TextOrBlob(name));
@@ -500,7 +564,11 @@ fn apply_xattrs(
             }
         } else {
             keeper.keep(txn, &sql.keep.xattr, params![ino, name])?;
-            run(&sql.xattr_remove, params![ino, name])?;
+            let removed = run(&sql.xattr_remove, params![ino, name])?;
+            if has_triggers && removed == 0 {
+                let found = (&*sql.table_xattr, &*sql.xattr);
+                require_no_row(txn, found, params![ino, name])?;
+            }
         }
     }
     Ok(())

@@ -1,65 +1,55 @@
 //! What code in a catalog may do while our statements run: settings and limits of every connection
-//! of ours, and a watch over the user's triggers in the engine's own changes.
-//!
-//! # Words
-//! The engine's own changes pass the guards (`guards`); where the user has triggers, the gate is
-//! open while those run. A *watch* knows which triggers are ours, what only the engine changes, and
-//! for how long a statement has been in the user's triggers.
+//! of ours.
 //!
 //! # Invariants
 //! * `SAFE-5` No connection of ours attaches another file, but for a merge and the SQL of a person
-//!   who says ATTACH; loads a library, or writes the schema as a table. *Guard*: [`confine`], by
-//!   SQLite's own switches and limits.
-//! * `SAFE-6` Behind the open gate no trigger of the user's changes what only the engine changes.
-//!   *Guard*: [`Watch::judge`], while a statement is compiled, so that statements that are kept
-//!   cost nothing.
-//! * `SAFE-7` A statement of the engine spends at most [`TRIGGER_TIME_MAX`] in triggers of the
-//!   user's. *Guard*: [`Watch::is_over`], asked every [`OPERATIONS`] operations. (A person's own
-//!   statements take as long as he lets them.)
+//!   who says ATTACH; loads a library, makes a virtual table, or writes the schema as a table; and
+//!   one that reads changes nothing. *Guard*: [`confine`], by SQLite's own switches and limits, and
+//!   [`refuse`], while a statement is compiled. `place` is the only file that opens a connection to
+//!   a file, and `open` the only one that asks it; [`scratch`] makes those in memory. `cargo xtask
+//!   tidy` sees to it.
 //!
 //! The engine's connections also bound what one value, one expression and one program may be:
 //! expressions of generated columns and constraints have no loops, so these bounds are theirs.
 
-use crate::audit::{Findings, is_users_column};
-use crate::error::{At, CatalogError, Result};
-use crate::names::shown;
-use crate::{Catalog, lock};
+use crate::error::{At, Result, require_ok};
 use rusqlite::config::DbConfig;
-use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
 use rusqlite::limits::Limit;
 use rusqlite::{Connection, ffi};
-use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::str::Utf8Error;
 
-/// How long triggers of the user's may run in one statement of the engine.
-pub(crate) const TRIGGER_TIME_MAX: Duration = Duration::from_secs(5);
-/// Operations of SQLite's machine between two looks at the clock, 0.1 ms.
-const OPERATIONS: c_int = 10_000;
 /// The longest value that the engine's statements handle, bytes.
 const VALUE_BYTES_MAX: i32 = 128 << 20;
 /// The longest text of a statement or an object of the schema for the engine, bytes.
 const SQL_BYTES_MAX: i32 = 4 << 20;
+/// The longest program of a statement, operations of 24 bytes: generated columns of which each has
+/// the one before twice would fill the memory while they are compiled. A check of 10,000 tables of
+/// ten columns needs a quarter of it.
+const PROGRAM_MAX: i32 = 4 << 20;
 /// How deep triggers run triggers.
 const TRIGGER_DEPTH_MAX: i32 = 100;
-/// How SQLite tells that a trigger begins.
-const TRIGGER_BEGINS: &[u8] = b"-- TRIGGER ";
 
 /// What a connection of ours is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Use {
+    /// The engine's statements that read only: readers, checkpoints, the flush of the log.
+    Reader,
     /// The engine's statements only.
     Engine,
+    /// The engine's statements that merge a workspace, which they attach.
+    Merge,
     /// A user's statements too, whose values may be as long as SQLite's.
     User,
     /// A person's, who may also ATTACH.
     Shell,
 }
 
-/// Settings of every connection of ours (`SAFE-5`). 2 µs.
+/// Settings of every connection of ours (`SAFE-5`), and its functions of text (`SAFE-9`). 5 µs.
 pub(crate) fn confine(connection: &Connection, purpose: Use) -> Result<()> {
+    // In an extension they are those of the program, as on its own connection.
+    #[cfg(feature = "bundled")]
+    crate::text_functions::register(connection)?;
     for (switch, on) in [
         (DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true),
         (DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false),
@@ -69,7 +59,8 @@ pub(crate) fn confine(connection: &Connection, purpose: Use) -> Result<()> {
     // SQLite's own bounds where a user's statements run; each is set, since the connection may have
     // had others.
     let (attached, value_bytes, sql_bytes) = match purpose {
-        Use::Engine => (0, VALUE_BYTES_MAX, SQL_BYTES_MAX),
+        Use::Reader | Use::Engine => (0, VALUE_BYTES_MAX, SQL_BYTES_MAX),
+        Use::Merge => (1, VALUE_BYTES_MAX, SQL_BYTES_MAX),
         Use::User => (0, i32::MAX, i32::MAX),
         Use::Shell => (i32::MAX, i32::MAX, i32::MAX),
     };
@@ -78,296 +69,246 @@ pub(crate) fn confine(connection: &Connection, purpose: Use) -> Result<()> {
         (Limit::SQLITE_LIMIT_ATTACHED, attached),
         (Limit::SQLITE_LIMIT_LENGTH, value_bytes),
         (Limit::SQLITE_LIMIT_SQL_LENGTH, sql_bytes),
+        (Limit::SQLITE_LIMIT_VDBE_OP, PROGRAM_MAX),
     ] {
         connection.set_limit(limit, value).at("the limits")?;
     }
-    Ok(())
+    // Where users' statements run, their own authorizer looks at them (`user_sql`).
+    let rules: Option<&'static Rules> = match purpose {
+        Use::Reader => Some(&Rules {
+            attaches: false,
+            writes: false,
+        }),
+        Use::Engine => Some(&Rules {
+            attaches: false,
+            writes: true,
+        }),
+        Use::Merge => Some(&Rules {
+            attaches: true,
+            writes: true,
+        }),
+        Use::User | Use::Shell => None,
+    };
+    // SAFETY: an open connection; the rules are static, and `refuse` only reads them.
+    require_ok(unsafe {
+        ffi::sqlite3_set_authorizer(
+            connection.handle(),
+            rules.map(|_| refuse as unsafe extern "C" fn(_, _, _, _, _, _) -> _),
+            rules.map_or(std::ptr::null_mut(), |rules| {
+                std::ptr::from_ref(rules).cast_mut().cast()
+            }),
+        )
+    })
 }
 
-/// The same for a merge, which attaches a workspace.
-pub(crate) fn may_attach_one(connection: &Connection) -> Result<()> {
-    connection
-        .set_limit(Limit::SQLITE_LIMIT_ATTACHED, 1)
-        .at("the limits")
-        .map(drop)
+/// A database in memory, to learn what a schema looks like.
+pub(crate) fn scratch() -> Result<Connection> {
+    let connection = Connection::open_in_memory().at("a scratch database")?;
+    confine(&connection, Use::Engine)?;
+    Ok(connection)
 }
 
-/// Watches the user's triggers on one connection that writes.
-#[derive(Default)]
-pub(crate) struct Watch {
-    /// The gate is open for the engine's statements.
-    is_open: AtomicBool,
-    /// The guards look at a user's statement: what they refuse need not be refused before.
-    is_standing: AtomicBool,
-    known: Mutex<Findings>,
-    running: Mutex<Running>,
-    /// What was refused or ended; takes the place of SQLite's error.
-    verdict: Mutex<Option<String>>,
+/// What statements of ours may do on a connection.
+struct Rules {
+    attaches: bool,
+    writes: bool,
 }
 
-/// The statement that runs.
-#[derive(Default)]
-struct Running {
-    /// The user's trigger that began last.
-    trigger: String,
-    /// Since when it is in triggers of the user's.
-    since: Option<Instant>,
-}
-
-impl Watch {
-    /// Begins to watch a connection, which is dropped before what is returned. By SQLite's own
-    /// functions: the SQLite of a program that has loaded the extension may be older than what
-    /// rusqlite needs for its closures.
-    pub(crate) fn begin(connection: &Connection) -> Result<Arc<Watch>> {
-        let watch = Arc::new(Watch::default());
-        // SAFETY: an open connection; `watch` is alive as long as it, as the caller promises, and
-        // `tell` and `stop` only read it.
-        let code = unsafe {
-            let handle = connection.handle();
-            ffi::sqlite3_progress_handler(handle, OPERATIONS, Some(stop), watch.pointer());
-            let events = ffi::SQLITE_TRACE_STMT as c_uint;
-            ffi::sqlite3_trace_v2(handle, events, Some(tell), watch.pointer())
-        };
-        require_ok(code).map(|()| watch)
-    }
-
-    /// Has the watch judge what the connection compiles.
-    pub(crate) fn authorize(&self, connection: &Connection) -> Result<()> {
-        // SAFETY: as in `begin`.
-        require_ok(unsafe {
-            ffi::sqlite3_set_authorizer(connection.handle(), Some(judge), self.pointer())
-        })
-    }
-
-    fn pointer(&self) -> *mut c_void {
-        std::ptr::from_ref(self).cast_mut().cast()
-    }
-
-    /// What is ours and what is the user's from now on.
-    pub(crate) fn learn(&self, findings: Findings) {
-        *lock(&self.known) = findings;
-    }
-
-    /// The gate is open for the engine, or no longer.
-    pub(crate) fn set_open(&self, is_open: bool) {
-        self.is_open.store(is_open, Ordering::Relaxed);
-        self.is_standing.store(false, Ordering::Relaxed);
-    }
-
-    /// The gate is closed, and what follows is a user's statement.
-    pub(crate) fn stand(&self) {
-        self.is_open.store(false, Ordering::Relaxed);
-        self.is_standing.store(true, Ordering::Relaxed);
-    }
-
-    /// Whether the engine's statement may do this (`SAFE-6`).
-    pub(crate) fn judge(&self, context: &AuthContext<'_>) -> Authorization {
-        let Some(trigger) = context.accessor else {
-            return Authorization::Allow;
-        };
-        if self.is_standing.load(Ordering::Relaxed) {
-            return Authorization::Allow;
-        }
-        let table = match context.action {
-            AuthAction::Insert { table_name } | AuthAction::Delete { table_name } => table_name,
-            AuthAction::Update { table_name, .. } => table_name,
-            _ => return Authorization::Allow,
-        };
-        let known = lock(&self.known);
-        let (by, to) = (trigger.to_ascii_lowercase(), table.to_ascii_lowercase());
-        let is_tracker = ["larder_feed_", "larder_watch_", "larder_temporal_"]
-            .iter()
-            .any(|tracker| by.starts_with(tracker))
-            && matches!(context.action, AuthAction::Insert { .. })
-            && ["larder_change", "larder_history"].contains(&&*to);
-        let is_attribute = |column: &str| {
-            let attributes = ["mode", "uid", "gid", "atime_ns", "mtime_ns", "ctime_ns"];
-            is_users_column(column)
-                || attributes
-                    .iter()
-                    .any(|one| one.eq_ignore_ascii_case(column))
-        };
-        let is_refused = match context.action {
-            _ if known.guards.contains(&by) || is_tracker => false,
-            AuthAction::Update { column_name, .. } if known.stores.contains(&to) => {
-                !is_attribute(column_name)
-            }
-            _ => known.tables.contains(&to) || known.stores.contains(&to),
-        };
-        if !is_refused {
-            return Authorization::Allow;
-        }
-        *lock(&self.verdict) = Some(format!(
-            "trigger {} changes {table}, which only larder may, inside a change of larder's; DROP \
-             it",
-            shown(trigger)
-        ));
-        Authorization::Deny
-    }
-
-    /// Whether the statement that runs has been in the user's triggers for too long (`SAFE-7`).
-    fn is_over(&self) -> bool {
-        if !self.is_open.load(Ordering::Relaxed) {
-            return false;
-        }
-        let running = lock(&self.running);
-        let is_over = running
-            .since
-            .is_some_and(|since| since.elapsed() > TRIGGER_TIME_MAX);
-        if is_over {
-            *lock(&self.verdict) = Some(format!(
-                "trigger {} takes longer than {} s inside a change of larder's; DROP it, or make \
-                 it faster",
-                shown(&running.trigger),
-                TRIGGER_TIME_MAX.as_secs()
-            ));
-        }
-        is_over
-    }
-
-    /// A statement begins, or a trigger in it.
-    fn note(&self, text: &[u8]) {
-        if !self.is_open.load(Ordering::Relaxed) {
-            return;
-        }
-        let mut running = lock(&self.running);
-        let Some(name) = text.strip_prefix(TRIGGER_BEGINS) else {
-            // A comment in a statement of ours would be a trigger of SQLite's own.
-            if !text.starts_with(b"-- ") {
-                running.since = None;
-            }
-            return;
-        };
-        let name = String::from_utf8_lossy(name);
-        if lock(&self.known)
-            .guards
-            .contains(&name.to_ascii_lowercase())
-        {
-            return;
-        }
-        running.since.get_or_insert_with(Instant::now);
-        running.trigger = name.into_owned();
-    }
-
-    /// What the error of a change of the engine's is, if the watch has brought it about.
-    pub(crate) fn explain(&self, error: CatalogError) -> CatalogError {
-        match lock(&self.verdict).take() {
-            Some(what) => CatalogError::Refused { what },
-            None => error,
-        }
-    }
-}
-
-fn require_ok(code: c_int) -> Result<()> {
+/// Whether a statement does what none of ours ever needs.
+pub(crate) fn is_never_ours(code: c_int, first: Option<&str>, second: Option<&str>) -> bool {
+    let is = |text: Option<&str>, names: &[&str]| {
+        text.is_some_and(|text| names.iter().any(|name| name.eq_ignore_ascii_case(text)))
+    };
     match code {
-        ffi::SQLITE_OK => Ok(()),
-        code => {
-            let failed = rusqlite::Error::SqliteFailure(ffi::Error::new(code), None);
-            Err(failed).at("the limits")
-        }
+        ffi::SQLITE_CREATE_VTABLE => true,
+        ffi::SQLITE_FUNCTION => is(second, &["load_extension", "fts3_tokenizer"]),
+        ffi::SQLITE_PRAGMA if second.is_some() => is(
+            first,
+            &[
+                "writable_schema",
+                "trusted_schema",
+                "temp_store_directory",
+                "data_store_directory",
+            ],
+        ),
+        _ => false,
     }
 }
 
-/// SQLite asks whether the statement that runs shall end.
-unsafe extern "C" fn stop(watch: *mut c_void) -> c_int {
-    // SAFETY: `Watch::begin` has given the watch, which outlives the connection.
-    let watch = unsafe { &*watch.cast::<Watch>() };
-    watch.is_over().into()
+/// Whether a statement changes rows or the schema of the catalog, by its action.
+fn changes(code: c_int) -> bool {
+    matches!(
+        code,
+        ffi::SQLITE_INSERT
+            | ffi::SQLITE_UPDATE
+            | ffi::SQLITE_DELETE
+            | ffi::SQLITE_CREATE_TABLE
+            | ffi::SQLITE_CREATE_INDEX
+            | ffi::SQLITE_CREATE_TRIGGER
+            | ffi::SQLITE_CREATE_VIEW
+            | ffi::SQLITE_DROP_TABLE
+            | ffi::SQLITE_DROP_INDEX
+            | ffi::SQLITE_DROP_TRIGGER
+            | ffi::SQLITE_DROP_VIEW
+            | ffi::SQLITE_DROP_VTABLE
+            | ffi::SQLITE_ALTER_TABLE
+            | ffi::SQLITE_REINDEX
+            | ffi::SQLITE_ANALYZE
+    )
 }
 
-/// SQLite asks whether a statement may do something.
-unsafe extern "C" fn judge(
-    watch: *mut c_void,
+/// SQLite asks whether a statement of ours may do something.
+unsafe extern "C" fn refuse(
+    rules: *mut c_void,
     code: c_int,
     first: *const c_char,
     second: *const c_char,
-    database: *const c_char,
-    accessor: *const c_char,
+    _database: *const c_char,
+    _accessor: *const c_char,
 ) -> c_int {
-    // SAFETY: null, or a C string that lives as long as the call.
-    let text = |text: *const c_char| match text.is_null() {
-        true => Ok(None),
-        false => unsafe { CStr::from_ptr(text) }.to_str().map(Some),
-    };
-    let (Ok(first), Ok(second), Ok(database_name), Ok(accessor)) =
-        (text(first), text(second), text(database), text(accessor))
-    else {
+    // SAFETY: `confine` has given static rules.
+    let rules = unsafe { &*rules.cast::<Rules>() };
+    // SAFETY: texts that SQLite passes for this call.
+    let (Ok(first), Ok(second)) = (unsafe { text(first) }, unsafe { text(second) }) else {
         return ffi::SQLITE_DENY; // A name that is no text is none of ours.
     };
-    let action = match (code, first, second) {
-        (ffi::SQLITE_INSERT, Some(table_name), _) => AuthAction::Insert { table_name },
-        (ffi::SQLITE_DELETE, Some(table_name), _) => AuthAction::Delete { table_name },
-        (ffi::SQLITE_UPDATE, Some(table_name), Some(column_name)) => AuthAction::Update {
-            table_name,
-            column_name,
-        },
-        (code, arg1, arg2) => AuthAction::Unknown { code, arg1, arg2 },
-    };
-    let context = AuthContext {
-        action,
-        database_name,
-        accessor,
-    };
-    // SAFETY: `Watch::authorize` has given the watch, which outlives the connection.
-    let watch = unsafe { &*watch.cast::<Watch>() };
-    match watch.judge(&context) {
-        Authorization::Allow => ffi::SQLITE_OK,
-        Authorization::Ignore => ffi::SQLITE_IGNORE,
-        _ => ffi::SQLITE_DENY,
+    let attaches = matches!(code, ffi::SQLITE_ATTACH | ffi::SQLITE_DETACH);
+    // Older versions of SQLite ask this of the columns of a virtual table, and write nothing;
+    // the schema is not to be written anyway (`SAFE-5`).
+    let is_declared = code == ffi::SQLITE_UPDATE
+        && first.is_some_and(|table| table.eq_ignore_ascii_case("sqlite_master"));
+    match attaches && !rules.attaches
+        || changes(code) && !is_declared && !rules.writes
+        || is_never_ours(code, first, second)
+    {
+        true => ffi::SQLITE_DENY,
+        false => ffi::SQLITE_OK,
     }
 }
 
-/// SQLite tells that a statement or a trigger begins.
-unsafe extern "C" fn tell(
-    _event: c_uint,
-    watch: *mut c_void,
-    _statement: *mut c_void,
-    text: *mut c_void,
-) -> c_int {
-    if watch.is_null() || text.is_null() {
-        return 0;
-    }
-    // SAFETY: `Watch::begin` has given the watch, which outlives the connection; for this event the
-    // text is a C string that lives as long as the call.
-    let (watch, text) = unsafe { (&*watch.cast::<Watch>(), CStr::from_ptr(text.cast())) };
-    watch.note(text.to_bytes());
-    0
-}
-
-impl Catalog {
-    /// The user's triggers and views, for people: what each is, and its table.
-    pub fn users_code(&self) -> Result<Vec<String>> {
-        self.read(|reader| {
-            let version = crate::schema::version(reader)?;
-            let found = crate::audit::require(reader, version, crate::trust::Code::Trusted)?;
-            let told = found.users.iter().map(|(kind, name, table)| match &**kind {
-                "trigger" => format!("trigger {} on {table}", shown(name)),
-                _ => format!("{kind} {}", shown(name)),
-            });
-            Ok(told.collect())
-        })
+/// A text that SQLite passes to a callback.
+///
+/// # Safety
+/// Null, or a C string that lives as long as the call.
+pub(crate) unsafe fn text<'a>(
+    text: *const c_char,
+) -> std::result::Result<Option<&'a str>, Utf8Error> {
+    match text.is_null() {
+        true => Ok(None),
+        // SAFETY: as the caller promises.
+        false => unsafe { CStr::from_ptr(text) }.to_str().map(Some),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::open::tests::INIT;
+    use crate::trigger_watch::TRIGGER_TIME_MAX;
+    use crate::{Catalog, CheckpointKind, lock};
+    use std::time::Instant;
+
+    /// What none of our connections does, whatever a catalog's names or triggers say.
+    const FOREIGN: [&str; 8] = [
+        "ATTACH ':memory:' AS other",
+        "DETACH main",
+        "PRAGMA writable_schema = ON; DELETE FROM sqlite_schema",
+        "PRAGMA trusted_schema = ON",
+        "PRAGMA temp_store_directory = '/'",
+        "SELECT load_extension('x')",
+        "SELECT fts3_tokenizer('x')",
+        "CREATE VIRTUAL TABLE temp.t USING fts5(x)",
+    ];
+
+    fn require_confined(connection: &Connection, what: &str) {
+        for sql in FOREIGN {
+            // `prepare`: it is refused before it runs.
+            let refused = connection.execute_batch(sql).is_err();
+            let is_on: bool = connection
+                .pragma_query_value(None, "trusted_schema", |row| row.get(0))
+                .unwrap();
+            assert!(refused && !is_on, "SAFE-5: {what}: {sql}");
+        }
+        let limit = |limit| connection.limit(limit).unwrap();
+        assert_eq!(limit(Limit::SQLITE_LIMIT_ATTACHED), 0, "SAFE-5: {what}");
+        assert_eq!(limit(Limit::SQLITE_LIMIT_LENGTH), VALUE_BYTES_MAX, "{what}");
+    }
 
     #[test]
     fn a_connection_of_ours_attaches_nothing_and_writes_no_schema() {
-        for purpose in [Use::Engine, Use::User] {
+        for purpose in [Use::Reader, Use::Engine, Use::User] {
             let connection = Connection::open_in_memory().unwrap();
             confine(&connection, purpose).unwrap();
-            for sql in [
-                "ATTACH ':memory:' AS other",
-                "PRAGMA writable_schema = ON; DELETE FROM sqlite_schema",
-                "SELECT load_extension('x')",
-            ] {
+            for sql in [FOREIGN[0], FOREIGN[2], FOREIGN[5]] {
                 assert!(
                     connection.execute_batch(sql).is_err(),
                     "SAFE-5: {purpose:?}: {sql}"
                 );
             }
         }
+        require_confined(&scratch().unwrap(), "a scratch database");
+    }
+
+    /// What no progress handler can end, since it is one step of SQLite's machine, is bounded by the
+    /// length of a value: what is longer is refused before it is made.
+    #[test]
+    fn one_call_of_a_function_makes_no_endless_value() {
+        let connection = scratch().unwrap();
+        let began = Instant::now();
+        for call in [
+            "randomblob(1000000000)",
+            "zeroblob(1000000000)",
+            "hex(zeroblob(100000000))",
+            "printf('%*c', 1000000000, 'x')",
+            "replace(hex(zeroblob(1000000)), '0', hex(zeroblob(1000)))",
+        ] {
+            let sql = format!("SELECT length({call})");
+            let told = connection.query_row(&sql, [], |row| row.get::<_, i64>(0));
+            let told = told.unwrap_err().to_string();
+            assert!(told.contains("too big"), "SAFE-7: {call}: {told}");
+        }
+        let longest = format!("SELECT length(randomblob({VALUE_BYTES_MAX}))");
+        let length: i64 = connection
+            .query_row(&longest, [], |row| row.get(0))
+            .unwrap();
+        assert_eq!(length, VALUE_BYTES_MAX.into());
+        println!("all in {:?}", began.elapsed());
+        assert!(began.elapsed() < 4 * TRIGGER_TIME_MAX, "SAFE-7");
+    }
+
+    #[test]
+    fn every_connection_of_an_open_catalog_is_confined() {
+        let dir = tempfile::tempdir().unwrap();
+        let catalog = Catalog::create(dir.path(), &Default::default(), &INIT).unwrap();
+        catalog.open_flusher().unwrap();
+        let reader = catalog.connect_reader().unwrap();
+        let (checkpointer, flusher) = (lock(&catalog.checkpointer), lock(&catalog.flusher));
+        let reading = [
+            (&reader, "a reader"),
+            (&*checkpointer, "the checkpointer"),
+            (flusher.as_ref().unwrap(), "the flusher"),
+        ];
+        for (connection, what) in reading {
+            require_confined(connection, what);
+            for sql in [
+                "UPDATE larder_meta SET value = 1",
+                "INSERT INTO larder_meta VALUES ('a', 1)",
+                "DELETE FROM main",
+                "CREATE TABLE mine (x)",
+                "DROP TABLE larder_meta",
+                "ALTER TABLE main ADD COLUMN mine",
+                "REINDEX",
+            ] {
+                let told = connection.prepare(sql).unwrap_err().to_string();
+                assert!(
+                    told.contains("not authorized"),
+                    "SAFE-5: {what}: {sql}: {told}"
+                );
+            }
+        }
+        require_confined(&lock(&catalog.writer).connection, "the writer");
+        drop((checkpointer, flusher));
+        catalog.checkpoint(CheckpointKind::Truncate).unwrap();
+        catalog.flush_log().unwrap();
     }
 }

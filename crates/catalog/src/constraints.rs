@@ -4,9 +4,11 @@
 //! trigger of the user's would refuse must be found at the operation. For stores that have such
 //! things (few do, and most only seldom change) the engine tries the row change first.
 
+use crate::apart::owners;
 use crate::changes::{ChangeSet, InodeChange};
 use crate::codec::signed;
-use crate::commit::apply_inodes;
+use crate::columns::user_columns;
+use crate::commit::{apply_inodes, apply_sides};
 use crate::error::{At, CatalogError, Result};
 use crate::history::Keeper;
 use crate::refusals::{has_deferred_violations, ino_of, is_of_a_rule, name_keys};
@@ -17,35 +19,37 @@ use crate::statements::Stores;
 use crate::transaction::{Stage, as_step, as_trial};
 use crate::{Catalog, Writer};
 use larder_format::StoreId;
-use rusqlite::{Connection, Transaction, TransactionBehavior, params};
+use rusqlite::{Connection, Transaction, TransactionBehavior};
 
 impl Catalog {
-    /// Whether something of the user's may refuse a row of a store table: a trigger on it, a
-    /// foreign key that points to it or out of it, a UNIQUE index but of `file_id` (`SAVE-1`), a
+    /// Whether something of the user's may refuse a row of a store's tables: a trigger on one, a
+    /// foreign key that points to one or out of it, a UNIQUE index but of `file_id` (`SAVE-1`), a
     /// CHECK, or a generated column that is NOT NULL. Cost ≈ 0.1 ms.
     pub fn has_constraints(&self, store: StoreId) -> Result<bool> {
         let sql = self.store_sql(store)?;
+        let ask = format!(
+            "WITH own (name) AS (VALUES ('{0}'), ('{0}_dirent'), ('{0}_content'), ('{0}_map'), \
+             ('{0}_xattr')) \
+             SELECT EXISTS (SELECT 1 FROM sqlite_schema AS object JOIN own \
+               ON tbl_name = own.name COLLATE NOCASE WHERE type = 'trigger' \
+               AND object.name NOT LIKE 'larder\\_%' ESCAPE '\\') \
+             OR EXISTS (SELECT 1 FROM sqlite_schema AS t, pragma_foreign_key_list(t.name) AS f \
+               WHERE t.type = 'table' AND (f.\"table\" COLLATE NOCASE IN (SELECT name FROM own) \
+                 OR t.name = '{0}' COLLATE NOCASE)) \
+             OR EXISTS (SELECT 1 FROM own, pragma_index_list(own.name) AS l \
+               WHERE l.\"unique\" AND l.origin <> 'pk' \
+                 AND (SELECT group_concat(coalesce(name, '?')) FROM pragma_index_info(l.name)) \
+                   IS NOT 'file_id') \
+             OR EXISTS (SELECT 1 FROM pragma_table_xinfo('{0}') \
+               WHERE hidden > 1 AND \"notnull\" AND name IS NOT 'file_id'), \
+             (SELECT sql FROM sqlite_schema WHERE type = 'table' AND name = '{0}' COLLATE NOCASE)",
+            sql.table
+        );
         self.read(|reader| {
             reader
-                .prepare_cached(
-                    "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE type = 'trigger' \
-                       AND tbl_name = ?1 COLLATE NOCASE AND name NOT LIKE 'larder\\_%' ESCAPE \
-                       '\\') \
-                     OR EXISTS (SELECT 1 FROM sqlite_schema AS t, pragma_foreign_key_list(t.name) \
-                     AS f \
-                       WHERE t.type = 'table' AND (f.\"table\" = ?1 COLLATE NOCASE \
-                         OR t.name = ?1 COLLATE NOCASE)) \
-                     OR EXISTS (SELECT 1 FROM pragma_index_list(?1) AS l WHERE l.\"unique\" \
-                       AND (SELECT group_concat(coalesce(name, '?')) FROM \
-                       pragma_index_info(l.name)) \
-                         IS NOT 'file_id') \
-                     OR EXISTS (SELECT 1 FROM pragma_table_xinfo(?1) \
-                       WHERE hidden > 1 AND \"notnull\" AND name IS NOT 'file_id'), \
-                       (SELECT sql FROM sqlite_schema WHERE type = 'table' AND name = ?1 COLLATE \
-                       NOCASE)",
-                )
+                .prepare_cached(&ask)
                 .and_then(|mut ask| {
-                    ask.query_row(params![sql.table], |row| {
+                    ask.query_row([], |row| {
                         let text: Option<String> = row.get(1)?;
                         Ok(row.get(0)? || has_check(&text.unwrap_or_default()))
                     })
@@ -54,24 +58,54 @@ impl Catalog {
         })
     }
 
-    /// The same of one inode, behind nothing.
+    /// Whether anything in the schema is the user's: a table, a view, a trigger, an index, or a
+    /// column of a store's table. Where that is, rules may come. Cost ≈ 0.1 ms.
+    pub fn has_users_schema(&self) -> Result<bool> {
+        self.read(|reader| {
+            let is_any: bool = reader
+                .prepare_cached(
+                    "WITH own (name) AS (SELECT store.name || suffix.column1 \
+                       FROM larder_store AS store, (VALUES (''), ('_dirent'), ('_content'), \
+                       ('_map'), ('_xattr'), ('_path'), ('_dirent_ino')) AS suffix) \
+                     SELECT EXISTS (SELECT 1 FROM sqlite_schema AS object \
+                       WHERE name NOT LIKE 'larder\\_%' ESCAPE '\\' \
+                       AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' \
+                       AND NOT EXISTS (SELECT 1 FROM own WHERE own.name = object.name \
+                         COLLATE NOCASE AND object.type <> 'trigger'))",
+                )
+                .and_then(|mut ask| ask.query_row([], |row| row.get(0)))
+                .at("the schema")?;
+            if is_any {
+                return Ok(true);
+            }
+            for store in owners(reader)? {
+                let table = &self.store_sql(store)?.table;
+                if !user_columns(reader, table)?.is_empty() {
+                    return Ok(true);
+                }
+            }
+            Ok(false)
+        })
+    }
+
+    /// [`Catalog::try_rows`] of one inode, behind nothing.
     pub fn try_inode(&self, store: StoreId, change: &InodeChange) -> Result<()> {
         let changes = ChangeSet {
             inodes: vec![(store, change.clone())],
             ..ChangeSet::default()
         };
-        self.try_rows(&[], &changes)
+        self.try_rows(&ChangeSet::default(), &changes)
     }
 
-    /// Writes `pending` rows and then those of `changes` with its saves, and takes all of it back:
-    /// [`CatalogError::Constraint`] when the user's rules refuse `changes`; what they refuse of
-    /// `pending` is passed over. An [`InodeChange::Update`] of an inode that is not there is a new
-    /// one, and a removal of one is nothing. In a transaction of its owner deferred foreign keys
-    /// are not looked at: SQL may still put them right. Takes the write lock for a moment; no sync.
-    pub fn try_rows(&self, pending: &[(StoreId, InodeChange)], changes: &ChangeSet) -> Result<()> {
-        let mut all = changes.clone();
-        all.inodes.extend(pending.iter().cloned());
-        let stores = self.stores_of(&all)?;
+    /// Writes the inodes and names of `pending` and then those of `changes`, with its saves and
+    /// extended attributes, and takes all of it back: [`CatalogError::Constraint`] when the user's
+    /// rules refuse `changes`; what they refuse of `pending` is passed over. An
+    /// [`InodeChange::Update`] of an inode that is not there is a new one, and a removal of one is
+    /// nothing. In a transaction of its owner deferred foreign keys are not looked at: SQL may
+    /// still put them right. Takes the write lock for a moment; no sync.
+    pub fn try_rows(&self, pending: &ChangeSet, changes: &ChangeSet) -> Result<()> {
+        let mut stores = self.stores_of(changes)?;
+        stores.extend(self.stores_of(pending)?);
         let mut writer = crate::lock(&self.writer);
         let Writer {
             connection,
@@ -82,14 +116,20 @@ impl Catalog {
         let is_own = *stage == Stage::Idle;
         let mut tried = |step: &Connection| {
             guards.open(step)?;
-            for row in pending {
-                let Some(row) = as_there(step, &stores, row)? else {
-                    continue;
-                };
-                let one = ChangeSet {
+            let inodes = pending.inodes.iter().map(|row| {
+                Ok(as_there(step, &stores, row)?.map(|row| ChangeSet {
                     inodes: vec![row],
                     ..ChangeSet::default()
-                };
+                }))
+            });
+            let names = pending.dirents.iter().map(|entry| {
+                Ok(Some(ChangeSet {
+                    dirents: vec![entry.clone()],
+                    ..ChangeSet::default()
+                }))
+            });
+            for one in inodes.chain(names) {
+                let Some(one) = one? else { continue };
                 match as_step(step, |step| try_one(step, &stores, &one)) {
                     Err(error) if !is_of_a_rule(&error) => return Err(error),
                     _ if step.is_autocommit() => return Ok(()), // Its rule rolled all of it back.
@@ -108,6 +148,8 @@ impl Catalog {
                 has_revived: inodes.iter().any(is_new),
                 inodes,
                 saves: changes.saves.clone(),
+                dirents: changes.dirents.clone(),
+                xattrs: changes.xattrs.clone(),
                 ..ChangeSet::default()
             };
             try_one(step, &stores, &present)?;
@@ -169,7 +211,8 @@ fn own_table() -> &'static str {
 
 fn try_one(step: &Connection, stores: &Stores, changes: &ChangeSet) -> Result<()> {
     let trial = saves::Purpose::Trial;
-    apply_inodes(step, stores, changes, &Keeper::off(), trial)
+    apply_inodes(step, stores, changes, &Keeper::off(), trial)?;
+    apply_sides(step, stores, changes, &Keeper::off())
 }
 
 /// A change of an inode as one that fits what is there; `None`: there is nothing to remove.

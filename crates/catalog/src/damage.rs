@@ -3,11 +3,13 @@
 //! SQLite says of a damaged page only that there is one. Each table, with its indexes, has pages of
 //! its own; so each is read by itself, and what is damaged has a name.
 
+use crate::confine::Use;
 use crate::error::{At, CatalogError, Result};
 use crate::open::connect;
 use crate::place::{CATALOG_FILE, Place};
 use crate::read::rows;
-use crate::{BUSY_TIMEOUT, CatalogOptions};
+use crate::trust::Code;
+use crate::{CatalogOptions, audit};
 use rusqlite::{Connection, OpenFlags};
 use std::path::Path;
 
@@ -18,21 +20,23 @@ const REMEDY: &str = "restore the database from a copy";
 /// nothing: all of it reads. Also of a database that does not open for its damage. Cost: reads the
 /// catalog.
 pub fn find_damage(dir: &Path, options: &CatalogOptions) -> Result<Vec<String>> {
-    let connection = connect(
-        &Place::find(dir)?,
-        options,
-        OpenFlags::empty(),
-        BUSY_TIMEOUT,
-    )?;
+    let place = Place::find(dir)?;
+    let connection = connect(&place, options, OpenFlags::empty(), Use::Reader)?;
     connection
         .pragma_update(None, "query_only", true)
         .at("a reader")?;
-    survey(&connection, false)
+    let code = options.trust.judge(place.owner(), &place.path())?;
+    survey(&connection, code, false)
 }
 
 /// The same by an open connection; `opens`: what needs only the sound tables can be read with
-/// larder.
-pub(crate) fn survey(connection: &Connection, opens: bool) -> Result<Vec<String>> {
+/// larder. Refuses to look where strangers' code would run (`SAFE-4`).
+pub(crate) fn survey(connection: &Connection, code: Code, opens: bool) -> Result<Vec<String>> {
+    // What is judged is what is read.
+    let _moment = (connection.is_autocommit())
+        .then(|| connection.unchecked_transaction())
+        .transpose()
+        .at("a reader")?;
     let listed = rows(
         connection,
         "SELECT name FROM sqlite_schema WHERE type = 'table' AND rootpage > 0 ORDER BY name",
@@ -49,6 +53,17 @@ pub(crate) fn survey(connection: &Connection, opens: bool) -> Result<Vec<String>
         }
         listed => listed?,
     };
+    if code != Code::Trusted {
+        match audit::require_to_prove(connection, code) {
+            Err(CatalogError::Damaged { what }) => {
+                return Ok(vec![format!(
+                    "{CATALOG_FILE}: damaged at {what}; the other tables are not looked at, since \
+                     whose code is in them cannot be read; {REMEDY}"
+                )]);
+            }
+            looked => looked?,
+        }
+    }
     let (mut findings, mut sound) = (Vec::new(), Vec::new());
     for table in tables {
         match look_at(connection, &table)? {

@@ -1,5 +1,6 @@
 //! What can go wrong with the catalog; each message is one line, cause and remedy.
 
+use crate::refused::take_in_vain;
 use rusqlite::ErrorCode;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -57,11 +58,12 @@ pub enum CatalogError {
         what: String,
     },
     /// Another connection held the lock all the time.
-    #[error("another program holds the catalog's lock (waited {} s); end its transaction and try \
-        again", waited.as_secs())]
+    #[error("{}", why.as_deref().unwrap_or("another program holds the catalog's lock"))]
     Busy {
         /// How long was waited.
         waited: Duration,
+        /// Who holds it, and how long it was waited for, if it was.
+        why: Option<String>,
     },
     /// It was written by an older Larder, and upgrading it waits for others to be done with it.
     #[error(
@@ -165,6 +167,17 @@ impl<T> At<T> for rusqlite::Result<T> {
     }
 }
 
+/// What SQLite's own function returned that sets something on a connection.
+pub(crate) fn require_ok(code: std::ffi::c_int) -> Result<()> {
+    match code {
+        rusqlite::ffi::SQLITE_OK => Ok(()),
+        code => {
+            let failed = rusqlite::Error::SqliteFailure(rusqlite::ffi::Error::new(code), None);
+            Err(failed).at("the limits")
+        }
+    }
+}
+
 /// The catalog error that `source` amounts to.
 pub(crate) fn sort(context: &str, source: rusqlite::Error) -> CatalogError {
     use rusqlite::Error as E;
@@ -175,12 +188,20 @@ pub(crate) fn sort(context: &str, source: rusqlite::Error) -> CatalogError {
         | E::Utf8Error(..)
         | E::QueryReturnedNoRows => CatalogError::corrupt(format!("{context}: {source}")),
         _ => match source.sqlite_error_code() {
-            Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => CatalogError::Busy {
-                waited: BUSY_TIMEOUT,
-            },
+            Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
+                let (waited, why) = take_in_vain().unwrap_or_default();
+                CatalogError::Busy { waited, why }
+            }
             Some(ErrorCode::ReadOnly) => CatalogError::ReadOnly {
                 what: context.into(),
             },
+            // The file of SQLite's shared memory cannot grow: it writes a byte to each new page.
+            Some(ErrorCode::SystemIoFailure)
+                if source.sqlite_error().map(|error| error.extended_code)
+                    == Some(rusqlite::ffi::SQLITE_IOERR_SHMSIZE) =>
+            {
+                CatalogError::NoSpace
+            }
             Some(ErrorCode::SystemIoFailure)
                 if source.sqlite_error().map(|error| error.extended_code)
                     == Some(rusqlite::ffi::SQLITE_IOERR_DATA) =>
@@ -194,6 +215,14 @@ pub(crate) fn sort(context: &str, source: rusqlite::Error) -> CatalogError {
                 }
             }
             Some(ErrorCode::DiskFull) => CatalogError::NoSpace,
+            // The bound of `confine` on the length of a program comes back as this.
+            Some(ErrorCode::OutOfMemory) => CatalogError::Sqlite {
+                context: format!(
+                    "{context}: memory has run out, or the schema makes a statement too long; \
+                     look at generated columns that are made of each other, or free memory"
+                ),
+                source,
+            },
             Some(ErrorCode::ConstraintViolation) => constraint(context, &source),
             Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => CatalogError::Damaged {
                 what: format!("{context}: {source}"),
@@ -228,13 +257,18 @@ fn constraint(context: &str, source: &rusqlite::Error) -> CatalogError {
 pub(crate) fn require_row(changed: usize, table: &str) -> Result<()> {
     match changed {
         1 => Ok(()),
-        _ => Err(CatalogError::Constraint {
-            table: table.into(),
-            constraint:
-                "a trigger ignores a row of a change (RAISE(IGNORE)), which cannot do without; \
-                         DROP it, or let it RAISE(ABORT)"
-                    .into(),
-        }),
+        _ => Err(ignored(table)),
+    }
+}
+
+/// A trigger of the user's has left a row of a change out.
+pub(crate) fn ignored(table: &str) -> CatalogError {
+    CatalogError::Constraint {
+        table: table.into(),
+        constraint:
+            "a trigger ignores a row of a change (RAISE(IGNORE)), which cannot do without; \
+                     DROP it, or let it RAISE(ABORT)"
+                .into(),
     }
 }
 
@@ -257,7 +291,9 @@ mod tests {
     #[test]
     fn codes_are_sorted_by_remedy() {
         let sorted = |code| sort("step", failure(code, "m"));
-        assert!(matches!(sorted(ffi::SQLITE_FULL), CatalogError::NoSpace));
+        for full in [ffi::SQLITE_FULL, ffi::SQLITE_IOERR_SHMSIZE] {
+            assert!(matches!(sorted(full), CatalogError::NoSpace));
+        }
         assert!(matches!(
             sorted(ffi::SQLITE_BUSY),
             CatalogError::Busy { .. }

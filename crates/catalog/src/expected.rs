@@ -4,6 +4,7 @@
 //! than the rest of an open. Of an older format, which is met once, before its upgrade, the steps
 //! make it in memory.
 
+use crate::confine::scratch;
 use crate::error::{At, CatalogError, Result};
 use crate::names::shown;
 use crate::read::rows;
@@ -150,7 +151,7 @@ impl Expected {
 
     /// By the steps, in memory.
     fn make(version: u32) -> Result<Expected> {
-        let scratch = Connection::open_in_memory().at("a scratch database")?;
+        let scratch = scratch()?;
         schema::apply(&scratch, &schema::STEPS[..version as usize], 0)?;
         let system: HashMap<String, Object> = read_objects(&scratch, &HashMap::new())?
             .into_iter()

@@ -2,6 +2,7 @@
 
 use crate::Catalog;
 use crate::changes::Held;
+pub(crate) use crate::codec::extent;
 use crate::codec::{signed, unsigned};
 use crate::error::{At, CatalogError, Result};
 use crate::read::{row_limit, rows};
@@ -416,22 +417,6 @@ fn delete(txn: &Connection, extent: &Extent) -> Result<()> {
         })
         .at(TABLE)?;
     Ok(())
-}
-
-/// Columns 0–2 as an extent; damage must not reach the constructor's assertion.
-pub(crate) fn extent(row: &Row<'_>) -> rusqlite::Result<Extent> {
-    let (start_block, block_count) = (unsigned(row, 1)?, unsigned(row, 2)?);
-    if block_count == 0 || start_block.checked_add(block_count).is_none() {
-        return Err(rusqlite::Error::IntegralValueOutOfRange(
-            2,
-            signed(block_count),
-        ));
-    }
-    Ok(Extent::new(
-        SegmentIndex(row.get(0)?),
-        start_block,
-        block_count,
-    ))
 }
 
 fn extent_row(row: &Row<'_>) -> rusqlite::Result<ExtentRow> {

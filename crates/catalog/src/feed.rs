@@ -18,6 +18,7 @@
 //! long transaction brings only that it came is told: as if the feed began there.
 
 mod collect;
+mod trigger;
 
 use crate::Catalog;
 use crate::changes::ChangeSet;
@@ -33,9 +34,9 @@ use larder_format::{ChangeRecord, CommitSeq, Ino, StoreId};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use std::collections::HashMap;
 use std::sync::Arc;
+use trigger::NOW;
+pub(crate) use trigger::store_trigger;
 
-/// The present in SQL, as triggers know it: whole milliseconds.
-const NOW: &str = "CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000000";
 /// Old rows are looked for when the position passes a multiple of this.
 const TRIM_STRIDE: u64 = 4096;
 
@@ -393,24 +394,6 @@ pub(crate) fn watch_stores(txn: &Connection) -> Result<()> {
         execute_one(txn, &trigger).at(&name)?;
     }
     Ok(())
-}
-
-/// What tells of plain SQL on the table of a store, as the schema has it.
-pub(crate) fn store_trigger(name: &str) -> String {
-    // The touch trigger sets ctime, and nothing else, after each change of an attribute.
-    let attributes = ["mode", "uid", "gid", "atime_ns", "mtime_ns"]
-        .map(|column| format!("NEW.{column} IS OLD.{column}"))
-        .join(" AND ");
-    format!(
-        "CREATE TRIGGER \"larder_feed_{name}\" AFTER UPDATE ON \"{name}\" \
-         WHEN (SELECT open FROM larder_gate) IS NOT 1 \
-           AND NOT (NEW.ctime_ns IS NOT OLD.ctime_ns AND {attributes}) \
-           AND NEW.since_seq IS OLD.since_seq \
-         BEGIN \
-           INSERT INTO larder_change (at_ns, op, tbl, row_key) \
-           VALUES ({NOW}, iif({attributes}, 'columns', 'attributes'), '{name}', NEW.ino); \
-         END"
-    )
 }
 
 /// The same after an upgrade: what tells of the rows may have to know of a new column.

@@ -1,6 +1,7 @@
 //! The flush of the log apart from the commit: one for several commits.
 
-use crate::error::{At, BUSY_TIMEOUT, CatalogError, Result};
+use crate::confine::Use;
+use crate::error::{At, CatalogError, Result};
 use crate::meta::find_meta;
 use crate::open::{configure, connect};
 use crate::{Catalog, lock, log_vfs};
@@ -30,7 +31,8 @@ impl Catalog {
 
     fn open_log(&self, flusher: &mut Option<Connection>) -> Result<*mut ffi::sqlite3_file> {
         if flusher.is_none() {
-            let connection = connect(&self.place, &self.options, OpenFlags::empty(), BUSY_TIMEOUT)?;
+            let none = OpenFlags::empty();
+            let connection = connect(&self.place, &self.options, none, Use::Reader)?;
             configure(&connection)?;
             // A look at the catalog opens the log.
             find_meta(&connection, "commit_seq")?;

@@ -48,6 +48,8 @@
 use crate::changes::ChangeSet;
 use crate::codec::{signed, unsigned};
 use crate::error::{At, Result};
+use crate::generation::LogIndex;
+use crate::lock;
 use crate::meta::find_meta;
 use crate::names::StoreName;
 use crate::read::rows;
@@ -396,4 +398,17 @@ pub(crate) fn find_untold(
         }
     }
     Ok(None)
+}
+
+impl Catalog {
+    /// A number that is another one after each commit of anybody, ours too; `None`: this catalog
+    /// has none, and [`Catalog::foreign_change`] is to be asked. A few nanoseconds.
+    pub fn generation(&self) -> Option<u64> {
+        let find = || {
+            let is_shared = self.user.is_none() && self.client.is_none() && self.as_of.is_none();
+            let found = || LogIndex::find(&lock(&self.checkpointer));
+            is_shared.then(found).flatten()
+        };
+        self.log_index.get_or_init(find).map(LogIndex::generation)
+    }
 }

@@ -49,3 +49,8 @@ pub fn read_value(connection: &Connection, value: &Value) -> rusqlite::Result<()
             Ok(())
         })
 }
+
+/// A connection in memory as ours are, with our functions of text (`SAFE-9`).
+pub fn scratch() -> crate::Result<Connection> {
+    crate::confine::scratch()
+}

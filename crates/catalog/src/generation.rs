@@ -8,7 +8,6 @@
 //! The memory is reached through SQLite's own file (`xShmMap`): to close another descriptor of that
 //! file would drop SQLite's locks.
 
-use crate::{Catalog, lock};
 use rusqlite::Connection;
 use rusqlite::ffi::{self, SQLITE_OK, sqlite3_file};
 use std::ffi::{c_int, c_void};
@@ -33,7 +32,7 @@ unsafe impl Sync for LogIndex {}
 
 impl LogIndex {
     /// Of an open connection; `None`: its catalog has no such memory.
-    fn find(connection: &Connection) -> Option<LogIndex> {
+    pub(crate) fn find(connection: &Connection) -> Option<LogIndex> {
         // The index is mapped by the first statement that reads.
         crate::data_version(connection).ok()?;
         let mut file: *mut sqlite3_file = std::ptr::null_mut();
@@ -61,7 +60,7 @@ impl LogIndex {
         (!header.is_null()).then_some(LogIndex(header))
     }
 
-    fn generation(self) -> u64 {
+    pub(crate) fn generation(self) -> u64 {
         // SAFETY: both words lie in the mapped region, aligned.
         let (count, salt) = unsafe {
             (
@@ -70,18 +69,5 @@ impl LogIndex {
             )
         };
         u64::from(count) << 32 | u64::from(salt)
-    }
-}
-
-impl Catalog {
-    /// A number that is another one after each commit of anybody, ours too; `None`: this catalog
-    /// has none, and [`Catalog::foreign_change`] is to be asked. A few nanoseconds.
-    pub fn generation(&self) -> Option<u64> {
-        let find = || {
-            let is_shared = self.user.is_none() && self.client.is_none() && self.as_of.is_none();
-            let found = || LogIndex::find(&lock(&self.checkpointer));
-            is_shared.then(found).flatten()
-        };
-        self.log_index.get_or_init(find).map(LogIndex::generation)
     }
 }

@@ -15,10 +15,10 @@
 //! always: a user's trigger that changes its own table would then run again and again.
 
 use crate::audit;
-use crate::confine::Watch;
 use crate::error::{At, CatalogError, Result};
 use crate::meta::set_gate;
 use crate::schema;
+use crate::trigger_watch::Watch;
 use crate::trust::Code;
 use rusqlite::Connection;
 use rusqlite::config::DbConfig;

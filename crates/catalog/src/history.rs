@@ -39,12 +39,14 @@
 //! One row per superseded row, and one per commit. A new file supersedes nothing but the times of
 //! its directory.
 
+mod look;
+
 use crate::authors::Author;
 use crate::codec::{signed, unsigned};
 use crate::error::{At, CatalogError, Result};
 use crate::map_pages;
 use crate::meta::{find_meta, of_store};
-use crate::{Catalog, utc};
+use crate::utc;
 use larder_format::{CommitSeq, Extent, Ino, StoreId};
 use rusqlite::{Connection, OptionalExtension, ToSql, params};
 use std::cell::Cell;
@@ -392,54 +394,6 @@ pub(crate) fn add_moves(
     }
 }
 
-/// Deletes what no state from `horizon` on has (`HISTORY-2`, `HISTORY-3`); whether that was
-/// anything. O(deleted).
-pub(crate) fn prune(txn: &Connection, horizon: CommitSeq) -> Result<bool> {
-    let first_kept = first_kept(txn, horizon)?;
-    let begins: Option<i64> = txn
-        .prepare_cached(
-            "SELECT key FROM larder_history WHERE id < ?1 AND what = 'commit' ORDER BY id DESC \
-             LIMIT 1",
-        )
-        .and_then(|mut find| find.query_row([first_kept], |row| row.get(0)).optional())
-        .at(TABLE)?;
-    let gone = txn
-        .prepare_cached("DELETE FROM larder_history WHERE id < ?1")
-        .and_then(|mut delete| delete.execute([first_kept]))
-        .at(TABLE)?;
-    if gone == 0 {
-        return Ok(false);
-    }
-    txn.prepare_cached("DELETE FROM larder_home WHERE until_seq <= ?1")
-        .and_then(|mut delete| delete.execute([signed(horizon.0)]))
-        .at("larder_home")?;
-    let mut raise = txn
-        .prepare_cached("UPDATE larder_meta SET value = ?2 WHERE key = ?1 AND value < ?2")
-        .at("larder_meta")?;
-    let numbers = [
-        (BEGINS, Some(signed(horizon.0))),
-        ("history_begins_ns", begins),
-    ];
-    for (key, value) in numbers {
-        if let Some(value) = value {
-            raise.execute(params![key, value]).at("larder_meta")?;
-        }
-    }
-    Ok(true)
-}
-
-/// The first row that stays when history up to `horizon` goes. O(rows that go).
-pub(crate) fn first_kept(connection: &Connection, horizon: CommitSeq) -> Result<i64> {
-    connection
-        .prepare_cached("SELECT id FROM larder_history WHERE until_seq > ?1 ORDER BY id LIMIT 1")
-        .and_then(|mut find| {
-            find.query_row([signed(horizon.0)], |row| row.get(0))
-                .optional()
-        })
-        .at(TABLE)
-        .map(|found| found.unwrap_or(i64::MAX))
-}
-
 /// From which commit on a store is known to be there; 0: from before what its history says.
 pub(crate) fn store_since(txn: &Connection, store: StoreId, name: &str) -> Result<CommitSeq> {
     // A row of its root that is gone was superseded where its history begins or before, and so the
@@ -483,60 +437,6 @@ pub(crate) fn forget_store(txn: &Connection, store: StoreId) -> Result<()> {
     txn.execute("DELETE FROM larder_history WHERE store = ?1", [store.0])
         .at(TABLE)
         .map(drop)
-}
-
-impl Catalog {
-    /// Whether a prune up to `horizon` would delete anything. 2 µs.
-    pub fn has_past(&self, horizon: CommitSeq) -> Result<bool> {
-        self.read(|reader| {
-            reader
-                .prepare_cached("SELECT until_seq FROM larder_history ORDER BY id LIMIT 1")
-                .and_then(|mut find| find.query_row([], |row| unsigned(row, 0)).optional())
-                .map(|oldest| oldest.is_some_and(|seq| seq <= horizon.0))
-                .at(TABLE)
-        })
-    }
-
-    /// The newest whole commit at or before a time, of those whose state can be read; `None` if
-    /// even the oldest of them is newer. O(log commits).
-    pub fn find_moment(&self, at_ns: i64) -> Result<Option<(CommitSeq, i64)>> {
-        self.read(|reader| find_moment(reader, at_ns))
-    }
-
-    /// The oldest commit that a snapshot or a reader of the past needs. 3 µs.
-    pub fn oldest_held(&self) -> Result<Option<CommitSeq>> {
-        self.read(held)
-    }
-
-    /// At most `limit` superseded pages of extent maps behind the row `after` (0: from the start),
-    /// with the number of their row, for `check`.
-    pub fn superseded_maps(&self, after: i64, limit: usize) -> Result<Vec<SupersededMap>> {
-        self.read(|reader| {
-            let row = |row: &rusqlite::Row<'_>| {
-                Ok(SupersededMap {
-                    row: row.get(0)?,
-                    store: StoreId(row.get(1)?),
-                    ino: Ino(unsigned(row, 2)?),
-                    page: unsigned(row, 3)?,
-                    runs: row.get(4)?,
-                    until: CommitSeq(unsigned(row, 5)?),
-                })
-            };
-            reader
-                .prepare_cached(&format!(
-                    "SELECT id, store, ino, key, {}, until_seq FROM larder_history \
-                         WHERE what = 'map' AND id > ?1 ORDER BY id LIMIT ?2",
-                    map_pages::resolved("main", "value")
-                ))
-                .and_then(|mut list| list.query_map(params![after, limit as i64], row)?.collect())
-                .at(TABLE)
-        })
-    }
-
-    /// The oldest commit whose state can be read, and its time.
-    pub fn history_begins(&self) -> Result<(CommitSeq, i64)> {
-        self.read(history_begins)
-    }
 }
 
 /// A page of an extent map that was superseded.

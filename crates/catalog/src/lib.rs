@@ -100,6 +100,7 @@ mod log_vfs;
 mod loose;
 mod map_pages;
 mod meta;
+mod moment;
 mod names;
 mod open;
 mod past;
@@ -114,6 +115,7 @@ mod refusals;
 mod refused;
 mod retention;
 mod rows;
+mod savepoint;
 mod saves;
 mod schema;
 mod seals;
@@ -123,17 +125,22 @@ mod snapshots;
 mod sql;
 mod sql_text;
 mod statements;
+mod steps;
 mod stores;
 mod survey;
 mod temporal;
 mod temporary;
+#[cfg(feature = "bundled")]
+mod text_functions;
 mod tracking;
 mod transaction;
+mod trigger_watch;
 mod trust;
 mod tuning;
 mod user_sql;
 pub mod utc;
 mod versions;
+pub mod waiting;
 mod workspace;
 
 pub use access_times::AccessTime;
@@ -155,11 +162,11 @@ pub use history::SupersededMap;
 pub use holders::SharedRow;
 pub use horizon::{HistoryHorizon, StoreHorizon};
 pub use larder_format as format;
-pub use log_scan::{UNFLUSHED_COMMITS_MAX, require_sound_log};
+pub use log_scan::{LogEnd, UNFLUSHED_COMMITS_MAX, require_sound_log};
 pub use map_pages::SharedPages;
+pub use moment::{Moment, PastPin};
 pub use names::check_store_name;
 pub use open::DatabaseInit;
-pub use past::{Moment, PastPin};
 pub use place::{CATALOG_FILE, CatalogOptions};
 pub use refusals::Refusal;
 pub use retention::{Retention, Retentions};
@@ -186,15 +193,18 @@ use client::ClientSide;
 use error::{At, sort};
 use guards::Guards;
 use larder_format::{CommitSeq, StoreId};
+use meta::data_version;
 use names::StoreName;
 use place::Place;
 use rusqlite::{Connection, ErrorCode, OptionalExtension, Transaction, TransactionBehavior};
 use statements::StoreSql;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::time::Duration;
 use transaction::Stage;
 use user_sql::UserSide;
+use waiting::{Waits, lock};
 
 /// Idle read connections that are kept.
 const READERS_MAX: usize = 8;
@@ -247,6 +257,8 @@ type VersionedColumns = (i64, Option<Arc<StoreColumns>>);
 /// The connection that writes.
 struct Writer {
     connection: Connection,
+    /// How it waits for locks; `None`: the connection is another program's.
+    waits: Option<Arc<Waits>>,
     /// The owner's transaction.
     stage: Stage,
     /// What it saw last.
@@ -259,8 +271,11 @@ struct Writer {
 pub enum CheckpointKind {
     /// Copies what it can from the log into the database; blocks nobody.
     Passive,
-    /// Copies everything and empties the log file; needs a moment without readers and writers and
-    /// gives up after 100 ms.
+    /// Copies everything, and the next commit begins the log anew: needs a moment without writers
+    /// and without readers of what the log held, and gives up after 100 ms. (After a copy of
+    /// everything beside others the log begins anew only if nobody happens to read or to write.)
+    Restart,
+    /// The same, and empties the log file.
     Truncate,
 }
 
@@ -309,12 +324,14 @@ impl Catalog {
     pub fn checkpoint(&self, kind: CheckpointKind) -> Result<CheckpointOutcome> {
         let mode = match kind {
             CheckpointKind::Passive => "PRAGMA wal_checkpoint(PASSIVE)",
+            CheckpointKind::Restart => "PRAGMA wal_checkpoint(RESTART)",
             CheckpointKind::Truncate => "PRAGMA wal_checkpoint(TRUNCATE)",
         };
         let checkpointer = lock(&self.checkpointer);
         let (busy, log, copied): (bool, i64, i64) = checkpointer
             .query_row(mode, [], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))
             .at("the checkpoint")?;
+        refused::take_in_vain(); // That it waited is told by its outcome, which is no error.
         Ok(CheckpointOutcome {
             is_complete: !busy && log == copied,
             log_pages: log.max(0) as u64,
@@ -383,6 +400,13 @@ impl Catalog {
             readers.push(reader);
         }
         result
+    }
+
+    /// From now on what writes waits so long for others; `None`: as it was opened.
+    pub fn wait_at_most(&self, wait_max: Option<Duration>) {
+        if let Some(waits) = &lock(&self.writer).waits {
+            waits.set(wait_max.unwrap_or_else(|| self.options.wait_max()));
+        }
     }
 
     /// Runs `body` in the one write transaction; the guards let it pass (`CATALOG-3`).
@@ -515,16 +539,4 @@ impl std::fmt::Debug for Catalog {
             .field("path", &self.place.path())
             .finish_non_exhaustive()
     }
-}
-
-/// A panic in a holder leaves nothing half done: its transaction was rolled back while unwinding.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn data_version(connection: &Connection) -> Result<i64> {
-    connection
-        .prepare_cached("PRAGMA data_version")
-        .and_then(|mut ask| ask.query_row([], |row| row.get(0)))
-        .at("data_version")
 }

@@ -25,6 +25,10 @@
 //!
 //! The format is that of <https://www.sqlite.org/fileformat2.html#walformat>.
 
+mod end;
+
+pub use end::LogEnd;
+
 use crate::error::{CatalogError, Result};
 use larder_directory::{Access, DatabaseDir};
 use rustix::fs::SeekFrom;
@@ -119,12 +123,12 @@ struct Log {
 }
 
 /// Refuses the file `catalog` in `directory` if its log has lost acknowledged commits, or cannot be
-/// read.
-pub fn require_sound_log(directory: &DatabaseDir, catalog: &str) -> Result<()> {
+/// read. It is a copy of that in `of`, which is named.
+pub fn require_sound_log(directory: &DatabaseDir, catalog: &str, of: &DatabaseDir) -> Result<()> {
     let name = format!("{catalog}-wal");
     let log = Log {
         directory: directory.clone(),
-        shown: directory.join(&name),
+        shown: of.join(&name),
         name: name.into(),
     };
     match tell(log.scan(), &log.shown) {

@@ -34,16 +34,15 @@
 //! asks nothing. A clone's page: about 40 bytes, and the first clone's the move of some KiB. What
 //! counts writes rows of some bytes, never the page.
 
-use crate::Catalog;
-use crate::codec::{signed, unsigned};
+use crate::codec::signed;
 use crate::error::{At, CatalogError, Result, require_row};
 use crate::meta::add_meta;
 use larder_format::limits::{MAP_REFERENCE_BYTES, MAP_SHARED_BYTES_MIN};
 use larder_format::{CommitSeq, MapReference};
-use rusqlite::{Connection, OptionalExtension, Params, ToSql, params};
+use rusqlite::{Connection, OptionalExtension, ToSql, params};
 use std::collections::BTreeMap;
 
-const TABLE: &str = "larder_map_page";
+pub(crate) const TABLE: &str = "larder_map_page";
 const USE: &str = "larder_map_page_use";
 /// Findings of one kind that are listed.
 const FINDINGS_MAX: usize = 100;
@@ -219,17 +218,21 @@ pub(crate) fn share(
     Ok(Some(reference.to_vec()))
 }
 
-/// Deletes the pages that were retired at or before `horizon`, up to which there is no history any
-/// more. Not in a workspace, whose first images may refer to them. O(deleted).
-pub(crate) fn reclaim(txn: &Connection, horizon: CommitSeq) -> Result<()> {
-    let retired = "FROM larder_map_page_use WHERE retired_seq IS NOT NULL AND retired_seq <= ?1 \
-                   AND NOT EXISTS (SELECT 1 FROM larder_meta WHERE key = 'workspace')";
-    for text in [
-        &format!("DELETE FROM larder_map_page WHERE number IN (SELECT number {retired})"),
-        &format!("DELETE {retired}"),
-    ] {
-        txn.prepare_cached(text)
-            .and_then(|mut delete| delete.execute([signed(horizon.0)]))
+/// The commits that retired pages. Not in a workspace, whose first images may refer to them.
+pub(crate) const RETIRED: &str = "SELECT retired_seq FROM larder_map_page_use \
+    WHERE retired_seq IS NOT NULL \
+    AND NOT EXISTS (SELECT 1 FROM larder_meta WHERE key = 'workspace') ORDER BY retired_seq";
+
+/// Deletes pages that were retired at or before `horizon`, up to which there is no history any
+/// more, at most `rows_max`. O(deleted).
+pub(crate) fn reclaim(txn: &Connection, horizon: CommitSeq, rows_max: u64) -> Result<()> {
+    let retired = "SELECT number FROM larder_map_page_use \
+                   WHERE retired_seq IS NOT NULL AND retired_seq <= ?1 \
+                   AND NOT EXISTS (SELECT 1 FROM larder_meta WHERE key = 'workspace') \
+                   ORDER BY retired_seq, number LIMIT ?2";
+    for table in [TABLE, USE] {
+        txn.prepare_cached(&format!("DELETE FROM {table} WHERE number IN ({retired})"))
+            .and_then(|mut delete| delete.execute([signed(horizon.0), signed(rows_max)]))
             .at(USE)?;
     }
     Ok(())
@@ -242,36 +245,6 @@ pub struct SharedPages {
     pub page_count: u64,
     /// What they take of the catalog, bytes.
     pub bytes: u64,
-}
-
-impl Catalog {
-    /// All shared pages. Reads the lengths of all of them.
-    pub fn shared_pages(&self) -> Result<SharedPages> {
-        self.count_pages("", [])
-    }
-
-    /// Those that go when the history of all stores goes up to `base`: they belong to none. O(pages
-    /// that go).
-    pub fn retired_pages(&self, base: CommitSeq) -> Result<SharedPages> {
-        let retired = "WHERE number IN (SELECT number FROM larder_map_page_use \
-                       WHERE retired_seq IS NOT NULL AND retired_seq <= ?1)";
-        self.count_pages(retired, [signed(base.0)])
-    }
-
-    fn count_pages(&self, which: &str, parameters: impl Params) -> Result<SharedPages> {
-        let count =
-            format!("SELECT count(*), coalesce(sum(length(bytes)), 0) FROM {TABLE} {which}");
-        self.read(|reader| {
-            reader
-                .query_row(&count, parameters, |row| {
-                    Ok(SharedPages {
-                        page_count: unsigned(row, 0)?,
-                        bytes: unsigned(row, 1)?,
-                    })
-                })
-                .at(TABLE)
-        })
-    }
 }
 
 /// Counts the references of all maps of these stores, for `check` (`SHARE-7`). Reads all of them.

@@ -87,3 +87,11 @@ pub(crate) fn of_stores(connection: &Connection, key: &str) -> Result<Vec<(Optio
     }
     Ok(stores)
 }
+
+/// Changes with each commit of another connection.
+pub(crate) fn data_version(connection: &Connection) -> Result<i64> {
+    connection
+        .prepare_cached("PRAGMA data_version")
+        .and_then(|mut ask| ask.query_row([], |row| row.get(0)))
+        .at("data_version")
+}

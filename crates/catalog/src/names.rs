@@ -6,9 +6,11 @@
 //!   rule for names whoever wrote the catalog. *Guard*: nothing else reads it; `check` and every
 //!   open refuse another one. Every other name is quoted by [`quoted`].
 //! * `SAFE-2` Text that holds names or conditions of a catalog is run as one statement: what stands
-//!   behind it is refused. *Guard*: [`execute_one`].
+//!   behind it is refused. *Guard*: [`execute_one`]; `cargo xtask tidy` asks for it in the place of
+//!   SQLite's batches.
 
 use crate::error::{At, CatalogError, Result};
+use crate::sql::is_complete;
 use larder_format::limits::STORE_NAME_BYTES_MAX;
 use rusqlite::Connection;
 use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ValueRef};
@@ -127,15 +129,20 @@ pub(crate) fn execute_one(connection: &Connection, sql: &str) -> rusqlite::Resul
     connection.execute(sql, []).map(drop)
 }
 
-/// Runs statements of ours in which names stand in the place of `{…}`. Each is of ASCII letters,
-/// digits and `_`, which end nothing wherever they stand in a text; else nothing is run (`SAFE-2`).
+/// Runs statements of ours that hold no names, one by one.
+pub(crate) fn execute_all(connection: &Connection, sql: &'static str) -> rusqlite::Result<()> {
+    statements(sql).try_for_each(|statement| execute_one(connection, statement))
+}
+
+/// Runs statements of ours in which names stand in the place of `{…}`, one by one, as they are told
+/// apart before the names come in. Each name is of ASCII letters, digits and `_`, which end nothing
+/// wherever they stand in a text; else nothing is run (`SAFE-2`).
 pub(crate) fn execute_template(
     connection: &Connection,
-    template: &str,
+    template: &'static str,
     names: &[(&str, &str)],
 ) -> Result<()> {
-    let mut sql = template.to_owned();
-    for (place, name) in names {
+    for (_, name) in names {
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
         if name.is_empty() || !name.bytes().all(is_plain) {
             let name = shown(name);
@@ -143,10 +150,28 @@ pub(crate) fn execute_template(
                 "{name} is no name of a table of ours"
             )));
         }
-        sql = sql.replace(place, name);
     }
     let of = names.first().map_or("the schema", |(_, name)| name);
-    connection.execute_batch(&sql).at(of)
+    for statement in statements(template) {
+        let filled = (names.iter()).fold(statement.to_owned(), |sql, (place, name)| {
+            sql.replace(place, name)
+        });
+        execute_one(connection, &filled).at(of)?;
+    }
+    Ok(())
+}
+
+/// The statements of a text of ours; behind the last one there may be blanks only.
+fn statements(text: &'static str) -> impl Iterator<Item = &'static str> {
+    let mut rest = text;
+    std::iter::from_fn(move || {
+        let (sql, after) = (rest.match_indices(';'))
+            .map(|(at, _)| rest.split_at(at + 1))
+            .find(|(sql, _)| is_complete(sql))
+            .unwrap_or((rest, ""));
+        rest = after;
+        (!sql.trim().is_empty()).then_some(sql)
+    })
 }
 
 /// An identifier as SQL writes it.
@@ -185,6 +210,23 @@ mod tests {
         let made = "SELECT count(*) FROM sqlite_schema WHERE name = 'u'";
         let count: i64 = connection.query_row(made, [], |row| row.get(0)).unwrap();
         assert_eq!(count, 0, "SAFE-2");
+    }
+
+    #[test]
+    fn texts_of_ours_run_statement_by_statement() {
+        let text = "CREATE TABLE t (x); -- a ; b\nCREATE TRIGGER g AFTER INSERT ON t BEGIN \
+                    DELETE FROM t WHERE x = ';'; SELECT 1; END;\n INSERT INTO t VALUES (1) ";
+        assert_eq!(statements(text).count(), 3);
+        let connection = Connection::open_in_memory().unwrap();
+        execute_all(&connection, text).unwrap();
+        let told = execute_all(&connection, "INSERT INTO t VALUES (2); nonsense");
+        assert!(told.is_err());
+        // What a place holds that would end a statement never gets that far.
+        let template = "INSERT INTO t VALUES ('{name}'); DELETE FROM t WHERE x = '{name}'";
+        execute_template(&connection, template, &[("{name}", "a")]).unwrap();
+        let count = "SELECT group_concat(x) FROM t";
+        let left: String = connection.query_row(count, [], |row| row.get(0)).unwrap();
+        assert_eq!(left, "1,2", "SAFE-2");
     }
 
     #[test]

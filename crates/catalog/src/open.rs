@@ -1,21 +1,23 @@
 //! Creating and opening a catalog, and the settings of its connections.
 
 use crate::authors::NOBODY;
-use crate::confine::{Use, Watch, confine};
-use crate::error::{At, BUSY_TIMEOUT, CatalogError, Result, sort};
+use crate::confine::{Use, confine};
+use crate::error::{At, CatalogError, Result, sort};
 use crate::guards::Guards;
 use crate::place::{CATALOG_FILE, CatalogOptions, Place};
 use crate::schema::{self, APPLICATION_ID, SCHEMA_VERSION, STEPS};
+use crate::trigger_watch::Watch;
 use crate::trust::Code;
+use crate::waiting::Waits;
 use crate::{Catalog, Writer, alone, audit, codec, meta, stores};
 use larder_directory::DatabaseDir;
 use larder_format::StoreId;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior, ffi};
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Mutex, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
 /// Bytes of a page of a new catalog: a commit of one file writes a few whole pages, and group
@@ -70,7 +72,8 @@ impl Catalog {
     ) -> Result<Catalog> {
         let place = Place::of(directory);
         let existed = place.exists();
-        let initialised = connect(&place, options, OpenFlags::SQLITE_OPEN_CREATE, BUSY_TIMEOUT)
+        let create = OpenFlags::SQLITE_OPEN_CREATE;
+        let initialised = connect(&place, options, create, Use::Engine)
             .and_then(|connection| initialise(&connection, &place.path(), init));
         if let Err(error) = initialised {
             if !existed {
@@ -87,24 +90,33 @@ impl Catalog {
     /// Opens `dir/catalog.db`, upgrading its schema when it is older. Errors tell apart: no such
     /// database ([`CatalogError::NotFound`]), not a database, a newer format, an older one that
     /// others have open ([`CatalogError::InUse`]), read-only, and locked ([`CatalogError::Busy`],
-    /// after [`BUSY_TIMEOUT`]).
+    /// after as long as the options say).
     pub fn open(dir: &Path, options: &CatalogOptions) -> Result<Catalog> {
-        open_within(&Place::find(dir)?, options, BUSY_TIMEOUT, Purpose::Engine)
+        open_within(&Place::find(dir)?, options, Purpose::Engine)
     }
 
     /// The same in a directory that is open.
     pub fn open_in(directory: &DatabaseDir, options: &CatalogOptions) -> Result<Catalog> {
-        open_within(
-            &Place::of(directory),
-            options,
-            BUSY_TIMEOUT,
-            Purpose::Engine,
-        )
+        open_within(&Place::of(directory), options, Purpose::Engine)
+    }
+
+    /// The same, which waits for locks of others no longer than so until it is open.
+    pub fn open_in_within(
+        directory: &DatabaseDir,
+        options: &CatalogOptions,
+        wait_max: Duration,
+    ) -> Result<Catalog> {
+        let hasty = options.waiting(wait_max);
+        let mut catalog = open_within(&Place::of(directory), &hasty, Purpose::Engine)?;
+        catalog.options = options.clone();
+        catalog.wait_at_most(None);
+        Ok(catalog)
     }
 
     /// A connection for reading only; it can change nothing.
     pub(crate) fn connect_reader(&self) -> Result<Connection> {
-        let reader = connect(&self.place, &self.options, OpenFlags::empty(), BUSY_TIMEOUT)?;
+        let none = OpenFlags::empty();
+        let reader = connect(&self.place, &self.options, none, Use::Reader)?;
         configure(&reader)?;
         reader
             .pragma_update(None, "query_only", true)
@@ -139,7 +151,6 @@ impl From<Purpose> for Use {
 pub(crate) fn open_within(
     place: &Place,
     options: &CatalogOptions,
-    timeout: Duration,
     purpose: Purpose,
 ) -> Result<Catalog> {
     let sqlite = rusqlite::version_number();
@@ -160,7 +171,7 @@ pub(crate) fn open_within(
     // A shell's settings are the user's, so that LOG-1 and LOG-3 could not be kept. The others'
     // connection is ours alone, and `configure` has it sync every commit (LOG-1).
     let has_log = matches!(purpose, Purpose::Engine | Purpose::Transactions);
-    let connection = connect_with(place, options, access, timeout, has_log)?;
+    let (connection, waits) = connect_with(place, options, access, has_log)?;
     let code = options.trust.judge(place.owner(), &path)?;
     let found = identify(&connection, &path, code)?;
     sync_commits(&connection)?;
@@ -184,7 +195,7 @@ pub(crate) fn open_within(
         );
     }
     if !options.is_extension {
-        alone::upgrade(&connection, place)?;
+        alone::upgrade(&connection, place, options.wait_max())?;
     }
     configure(&connection)?;
     if purpose == Purpose::Past {
@@ -197,7 +208,12 @@ pub(crate) fn open_within(
         .pragma_query_value(None, "page_size", |row| row.get(0))
         .at("page_size")?;
     let (workspace, grants) = crate::grants::identify(&connection)?;
-    let checkpointer = connect(place, options, OpenFlags::empty(), CHECKPOINT_TIMEOUT)?;
+    let checkpointer = connect(
+        place,
+        &options.waiting(CHECKPOINT_TIMEOUT),
+        OpenFlags::empty(),
+        Use::Reader,
+    )?;
     configure(&checkpointer)?;
     Ok(Catalog {
         user: None,
@@ -207,6 +223,7 @@ pub(crate) fn open_within(
         page_bytes,
         writer: Mutex::new(Writer {
             connection,
+            waits: Some(waits),
             stage: Default::default(),
             data_version,
             guards: Guards::watched(watch, code),
@@ -225,19 +242,21 @@ pub(crate) fn open_within(
         moment_ns: Mutex::default(),
         session: AtomicU64::new(NOBODY),
         workspace,
-        grants: RwLock::new(std::sync::Arc::new(grants)),
+        grants: RwLock::new(Arc::new(grants)),
     })
 }
 
-/// Opens a connection that waits for locks up to `timeout`.
+/// Opens a connection.
 pub(crate) fn connect(
     place: &Place,
     options: &CatalogOptions,
     create: OpenFlags,
-    timeout: Duration,
+    purpose: Use,
 ) -> Result<Connection> {
     let access = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX | create;
-    connect_with(place, options, access, timeout, false)
+    let (connection, _) = connect_with(place, options, access, false)?;
+    confine(&connection, purpose)?;
+    Ok(connection)
 }
 
 /// The same for any access flags; with `has_log` its log is ours.
@@ -245,9 +264,8 @@ fn connect_with(
     place: &Place,
     options: &CatalogOptions,
     flags: OpenFlags,
-    timeout: Duration,
     has_log: bool,
-) -> Result<Connection> {
+) -> Result<(Connection, Arc<Waits>)> {
     let path = place.path();
     let opened = place.connect(options, flags, has_log)?;
     let connection = opened.map_err(|error| match error.sqlite_error_code() {
@@ -265,55 +283,10 @@ fn connect_with(
         },
         _ => sort(&path.display().to_string(), error),
     })?;
-    wait_for_locks(&connection, timeout)?;
+    let waits = Waits::begin(&connection, place, options.wait_max())?;
     confine(&connection, Use::Engine)?;
     connection.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
-    Ok(connection)
-}
-
-/// How long a connection waits for locks, and how: SQLite's own way sleeps 100 ms between two tries
-/// before long, in which a program that writes again and again lets go of the lock ten times and
-/// takes it again.
-pub(crate) fn wait_for_locks(connection: &Connection, timeout: Duration) -> Result<()> {
-    let timeout_ms = timeout.as_millis().clamp(1, c_int::MAX as u128) as usize;
-    // SAFETY: an open connection; what it calls needs nothing but the number that it is given in
-    // the place of a pointer.
-    let code = unsafe {
-        ffi::sqlite3_busy_handler(
-            connection.handle(),
-            Some(wait_again),
-            std::ptr::without_provenance_mut(timeout_ms),
-        )
-    };
-    match code {
-        ffi::SQLITE_OK => Ok(()),
-        code => {
-            let failed = rusqlite::Error::SqliteFailure(ffi::Error::new(code), None);
-            Err(failed).at("the busy handler")
-        }
-    }
-}
-
-/// Sleeps once: 0.1 ms at first, as long as a commit takes; later 1 ms, then 4. 0: it was long
-/// enough.
-extern "C" fn wait_again(timeout_ms: *mut c_void, waits: c_int) -> c_int {
-    const STEPS: [(usize, usize); 2] = [(20, 100), (20, 1000)];
-    const LAST_US: usize = 4000;
-    let (mut left, mut waited_us, mut pause_us) = (usize::try_from(waits).unwrap_or(0), 0, LAST_US);
-    for (count, step_us) in STEPS {
-        if left < count {
-            pause_us = step_us;
-            break;
-        }
-        left -= count;
-        waited_us += count * step_us;
-    }
-    waited_us += left * pause_us;
-    if waited_us >= timeout_ms.addr().saturating_mul(1000) {
-        return 0;
-    }
-    std::thread::sleep(Duration::from_micros(pause_us as u64));
-    1
+    Ok((connection, waits))
 }
 
 /// How long a connection of another program waits for locks. Not by `Connection::busy_timeout`,
@@ -521,12 +494,8 @@ pub(crate) mod tests {
             .pragma_update(None, "locking_mode", "EXCLUSIVE")
             .unwrap();
         holder.execute_batch("BEGIN IMMEDIATE").unwrap();
-        let refused = open_within(
-            &Place::find(dir.path()).unwrap(),
-            &CatalogOptions::default(),
-            Duration::from_millis(20),
-            Purpose::Engine,
-        );
+        let patience = CatalogOptions::default().waiting(Duration::from_millis(20));
+        let refused = Catalog::open(dir.path(), &patience);
         assert!(matches!(refused.err(), Some(CatalogError::Busy { .. })));
         drop(holder);
         Catalog::open(dir.path(), &CatalogOptions::default()).unwrap();
@@ -541,7 +510,8 @@ pub(crate) mod tests {
         drop(Catalog::create(dir.path(), &CatalogOptions::default(), &INIT).unwrap());
         let open = || Connection::open(dir.path().join(CATALOG_FILE)).unwrap();
         let (other, ours) = (open(), open());
-        wait_for_locks(&ours, Duration::from_secs(30)).unwrap();
+        let place = Place::find(dir.path()).unwrap();
+        let waits = Waits::begin(&ours, &place, Duration::from_secs(30)).unwrap();
         let is_over = AtomicBool::new(false);
         let since = std::time::Instant::now();
         std::thread::scope(|scope| {
@@ -563,9 +533,8 @@ pub(crate) mod tests {
         });
         // By SQLite's own way 12 to 24 s.
         let took = since.elapsed();
-        assert!(took < Duration::from_secs(5), "{took:?}");
-        let goes_on = |waits| wait_again(std::ptr::without_provenance_mut(22), waits);
-        assert_eq!([0, 19, 39, 40, 50].map(goes_on), [1, 1, 1, 0, 0]);
+        assert!(took < Duration::from_secs(10), "{took:?}");
+        drop((ours, waits));
     }
 
     #[test]

@@ -9,36 +9,13 @@ use crate::error::{At, CatalogError, Result};
 use crate::extents::extent;
 use crate::history::{find_moment, history_begins, newest_moment, search_moments};
 use crate::meta::find_meta;
+use crate::moment::{Moment, PastPin};
 use crate::open::{Purpose, open_within};
 use crate::places::{home, places_at};
 use crate::read::rows;
-use crate::{BUSY_TIMEOUT, Catalog, utc};
+use crate::{Catalog, utc};
 use larder_format::{CommitSeq, Extent, SessionId};
 use rusqlite::{Connection, OptionalExtension};
-
-/// A moment of the past, as somebody asks for it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Moment {
-    /// After the commit with this number.
-    Seq(u64),
-    /// At this time, nanoseconds since 1970.
-    At(i64),
-    /// When this snapshot was made.
-    Snapshot(String),
-}
-
-/// A state of the past that is kept for a reader.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PastPin {
-    id: i64,
-    session: SessionId,
-    /// The commit.
-    pub seq: CommitSeq,
-    /// Its time, nanoseconds since 1970.
-    pub at_ns: i64,
-    /// The time that was asked for, which may be later; none: before all times.
-    pub asked_ns: i64,
-}
 
 impl Catalog {
     /// The newest whole commit at or before a moment, and its time. [`CatalogError::Invalid`]
@@ -127,7 +104,7 @@ impl Catalog {
     /// This catalog as it was when `pin` was set on it, for reading. [`CatalogError::PastEnded`] of
     /// what is read after the pin's end.
     pub fn as_of(&self, pin: &PastPin) -> Result<Catalog> {
-        let mut past = open_within(&self.place, &self.options, BUSY_TIMEOUT, Purpose::Past)?;
+        let mut past = open_within(&self.place, &self.options, Purpose::Past)?;
         past.as_of = Some(pin.seq);
         past.past_pin = Some(*pin);
         Ok(past)

@@ -12,7 +12,7 @@
 //!   remove files. *Why not only as long as our own connections*: those of one process share the
 //!   name of the shared memory, and this process may have others than ours.
 
-use crate::error::{At, CatalogError, Result};
+use crate::error::{At, BUSY_TIMEOUT, CatalogError, Result};
 use crate::log_vfs;
 use crate::trust::Trust;
 use larder_directory::{Access, DatabaseDir};
@@ -22,6 +22,7 @@ use std::ffi::{CStr, c_char, c_int};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 /// The catalog's file in the database directory.
 pub const CATALOG_FILE: &str = "catalog.db";
@@ -41,6 +42,8 @@ pub struct CatalogOptions {
     pub is_extension: bool,
     /// Whom code in the schema is taken from.
     pub trust: Trust,
+    /// How long its connections wait for locks of others; `None`: [`BUSY_TIMEOUT`].
+    pub wait_max: Option<Duration>,
 }
 
 /// The file of a catalog, in its directory.
@@ -185,6 +188,19 @@ fn vfs_over(below: Option<&str>, has_log: bool) -> Result<String> {
 }
 
 impl CatalogOptions {
+    /// See `wait_max`.
+    pub(crate) fn wait_max(&self) -> Duration {
+        self.wait_max.unwrap_or(BUSY_TIMEOUT)
+    }
+
+    /// The same, waiting for so long.
+    pub(crate) fn waiting(&self, wait_max: Duration) -> CatalogOptions {
+        CatalogOptions {
+            wait_max: Some(wait_max),
+            ..self.clone()
+        }
+    }
+
     /// SQLite opens the paths of users: in a program that has loaded the extension, whose
     /// connections outlive ours and keep these names, and on another VFS, which knows its own files
     /// only.

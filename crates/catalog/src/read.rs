@@ -2,13 +2,14 @@
 //! moment; 2–4 µs plus the rows.
 
 use crate::codec::{self, TextOrBlob, dirent_order, signed, unsigned};
+pub(crate) use crate::codec::{row_limit, rows};
 use crate::error::{At, CatalogError, Result};
 use crate::meta::{find_meta, is_guaranteed};
 use crate::rows::{ContentRow, DatabaseInfo, DirentRow, InodeRow};
 use crate::statements::StoreSql;
 use crate::{Catalog, schema, tuning};
 use larder_format::{CommitSeq, Ino, Name, StoreId};
-use rusqlite::{Connection, OptionalExtension, Row, params};
+use rusqlite::{OptionalExtension, Row, params};
 
 impl Catalog {
     /// Facts of the whole database.
@@ -264,24 +265,6 @@ impl Catalog {
             .at(&sql.table_xattr)
         })
     }
-}
-
-/// All rows of a cached statement.
-pub(crate) fn rows<T>(
-    connection: &Connection,
-    sql: &str,
-    parameters: impl rusqlite::Params,
-    decode: impl FnMut(&Row<'_>) -> rusqlite::Result<T>,
-) -> rusqlite::Result<Vec<T>> {
-    connection
-        .prepare_cached(sql)?
-        .query_map(parameters, decode)?
-        .collect()
-}
-
-/// A limit as SQLite takes it; more rows than that do not exist.
-pub(crate) fn row_limit(limit: usize) -> i64 {
-    i64::try_from(limit).unwrap_or(i64::MAX)
 }
 
 pub(crate) fn inode_row(row: &Row<'_>) -> rusqlite::Result<InodeRow> {

@@ -2,7 +2,7 @@
 //! a whole.
 //!
 //! # Words
-//! A *rule* is what a user has put on a store's table: a trigger, a CHECK, a UNIQUE index, a
+//! A *rule* is what a user has put on a store's tables: a trigger, a CHECK, a UNIQUE index, a
 //! foreign key. A *refusal* is a row of the set that cannot be written with all the others, and
 //! why.
 //!
@@ -16,9 +16,9 @@
 //! Nothing for a commit that is accepted. Else the rows of the set are written once more, and again
 //! for each row that a deferred key, or a rule that rolls the transaction back, refuses.
 
-use crate::changes::{ChangeSet, InodeChange};
-use crate::codec::signed;
-use crate::commit::apply_rows;
+use crate::changes::{ChangeSet, InodeChange, Save};
+use crate::codec::{TextOrBlob, signed, unsigned};
+use crate::commit::{apply_rows, apply_sides};
 use crate::error::{At, CatalogError, Result};
 use crate::guards::Guards;
 use crate::history::Keeper;
@@ -28,9 +28,11 @@ use crate::saves;
 use crate::statements::Stores;
 use crate::transaction::{Stage, as_step};
 use crate::{Catalog, Writer, lock};
-use larder_format::{Ino, StoreId};
-use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior, ffi};
-use std::collections::HashSet;
+use larder_format::{Ino, Name, StoreId};
+use rusqlite::{
+    Connection, ErrorCode, OptionalExtension, Transaction, TransactionBehavior, ffi, params,
+};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// A row of a change set that a rule of the user's refuses.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -78,6 +80,9 @@ impl Catalog {
     }
 }
 
+/// An inode, of all stores.
+type Id = (StoreId, Ino);
+
 /// What a pass over the rows found.
 struct Found {
     found: Vec<Refusal>,
@@ -90,10 +95,10 @@ struct Pass<'p> {
     txn: &'p Connection,
     stores: &'p Stores,
     guards: &'p Guards,
-    refused: HashSet<(StoreId, Ino)>,
+    refused: HashSet<Id>,
     found: Vec<Refusal>,
     /// The row after which deferred keys are violated.
-    violating: Option<(StoreId, Ino)>,
+    violating: Option<Id>,
 }
 
 impl<'p> Pass<'p> {
@@ -122,26 +127,12 @@ impl<'p> Pass<'p> {
             true => inodes.split_at(inodes.partition_point(stays)),
             false => (&inodes[..], &[][..]),
         };
-        for change in made {
-            if !self.apply(changes, change)? {
-                return Ok(self.end(false));
-            }
-        }
-        if has_saves {
-            let mut left = changes.clone();
-            (left.saves).retain(|save| {
-                !self.refused.contains(&(save.store, save.from))
-                    && !self.refused.contains(&(save.store, save.to))
-            });
-            left.file_ids
-                .retain(|&(store, ino, _)| !self.refused.contains(&(store, ino)));
-            let purpose = saves::Purpose::Commit;
-            saves::apply(self.txn, self.stores, &left, &Keeper::off(), purpose)?;
-        }
-        for change in gone {
-            if !self.apply(changes, change)? {
-                return Ok(self.end(false));
-            }
+        let is_through = self.apply_inodes(changes, made)?
+            && self.apply_saves(changes)?
+            && self.apply_inodes(changes, gone)?
+            && self.apply_sides(changes)?;
+        if !is_through {
+            return Ok(self.end(false));
         }
         let Some((store, ino)) = self.violating else {
             return Ok(self.end(true));
@@ -174,16 +165,144 @@ impl<'p> Pass<'p> {
         });
     }
 
-    /// Writes one row; `false` if the transaction is over with it.
-    fn apply(&mut self, changes: &ChangeSet, change: &(StoreId, InodeChange)) -> Result<bool> {
-        let id = (change.0, ino_of(&change.1));
+    fn apply_inodes(
+        &mut self,
+        changes: &ChangeSet,
+        inodes: &[(StoreId, InodeChange)],
+    ) -> Result<bool> {
+        for change in inodes {
+            let (id, one) = ((change.0, ino_of(&change.1)), std::slice::from_ref(change));
+            let is_through = self.attempt(id, |step, stores| {
+                apply_rows(step, stores, (changes, one), &Keeper::off())
+            })?;
+            if !is_through {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// A save is refused with the inode that goes, or if it stays with the new one: all that led to
+    /// it depends on either.
+    fn apply_saves(&mut self, changes: &ChangeSet) -> Result<bool> {
+        if changes.saves.is_empty() && changes.file_ids.is_empty() {
+            return Ok(true);
+        }
+        let rows: HashMap<Id, &InodeChange> = (changes.inodes.iter())
+            .map(|(store, change)| ((*store, ino_of(change)), change))
+            .collect();
+        let alone = |saves: &[Save], file_ids: &[(StoreId, Ino, i64)], ids: &[Id]| ChangeSet {
+            saves: saves.to_vec(),
+            file_ids: file_ids.to_vec(),
+            inodes: (ids.iter())
+                .filter_map(|id| Some((id.0, (*rows.get(id)?).clone())))
+                .collect(),
+            ..ChangeSet::default()
+        };
+        let purpose = saves::Purpose::Commit;
+        for save in &changes.saves {
+            let (from, to) = ((save.store, save.from), (save.store, save.to));
+            if self.refused.contains(&from) || self.refused.contains(&to) {
+                continue;
+            }
+            let goes = match rows.get(&from) {
+                Some(InodeChange::Insert(row) | InodeChange::Update(row, _)) => row.nlink == 0,
+                Some(InodeChange::Delete(_)) => true,
+                None => false,
+            };
+            let one = alone(std::slice::from_ref(save), &[], &[from, to]);
+            let is_through = self.attempt(if goes { from } else { to }, |step, stores| {
+                saves::apply(step, stores, &one, &Keeper::off(), purpose)
+            })?;
+            if !is_through {
+                return Ok(false);
+            }
+        }
+        for file_id in &changes.file_ids {
+            let one = alone(&[], std::slice::from_ref(file_id), &[]);
+            let is_through = self.attempt((file_id.0, file_id.1), |step, stores| {
+                saves::apply(step, stores, &one, &Keeper::off(), purpose)
+            })?;
+            if !is_through {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// The rows of side tables: names one by one, the rest of each inode.
+    fn apply_sides(&mut self, changes: &ChangeSet) -> Result<bool> {
+        let mut sides: Vec<(Id, ChangeSet)> = Vec::new();
+        for entry in &changes.dirents {
+            let one = ChangeSet {
+                dirents: vec![entry.clone()],
+                ..ChangeSet::default()
+            };
+            let (store, dir, name, target) = entry;
+            if self.refused.contains(&(*store, *dir)) {
+                continue;
+            }
+            let ino = match target {
+                Some(ino) => Some(*ino),
+                None => self.find_entry(*store, *dir, name)?,
+            };
+            sides.push(((*store, ino.unwrap_or(*dir)), one));
+        }
+        let mut others: BTreeMap<Id, ChangeSet> = BTreeMap::new();
+        for content in &changes.contents {
+            let of = others.entry((content.0, content.1)).or_default();
+            of.contents.push(content.clone());
+        }
+        for cut in &changes.map_cuts {
+            others
+                .entry((cut.0, cut.1))
+                .or_default()
+                .map_cuts
+                .push(*cut);
+        }
+        for page in &changes.map_pages {
+            let of = others.entry((page.0, page.1)).or_default();
+            of.map_pages.push(page.clone());
+        }
+        for xattr in &changes.xattrs {
+            let of = others.entry((xattr.0, xattr.1)).or_default();
+            of.xattrs.push(xattr.clone());
+        }
+        for (id, side) in sides.into_iter().chain(others) {
+            // A page that is shared is written as one of its own, as the rules see it.
+            let is_through = self.attempt(id, |step, stores| {
+                apply_sides(step, stores, &side, &Keeper::off())
+            })?;
+            if !is_through {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Where a name leads, as far as the rows are written.
+    fn find_entry(&self, store: StoreId, dir: Ino, name: &Name) -> Result<Option<Ino>> {
+        let sql = &self.stores[&store];
+        self.txn
+            .prepare_cached(&sql.dirent)
+            .and_then(|mut find| {
+                let key = params![signed(dir.0), TextOrBlob(name.as_bytes())];
+                find.query_row(key, |row| unsigned(row, 0)).optional()
+            })
+            .at(&sql.table_dirent)
+            .map(|found| found.map(Ino))
+    }
+
+    /// Writes something of an inode; `false` if the transaction is over with it.
+    fn attempt(
+        &mut self,
+        id: Id,
+        write: impl FnOnce(&Connection, &Stores) -> Result<()>,
+    ) -> Result<bool> {
         if self.refused.contains(&id) {
             return Ok(true);
         }
-        let one = std::slice::from_ref(change);
-        let outcome = as_step(self.txn, |step| {
-            apply_rows(step, self.stores, (changes, one), &Keeper::off())
-        });
+        let outcome = as_step(self.txn, |step| write(step, self.stores));
         match outcome.map_err(|error| self.guards.explain(error)) {
             Ok(()) => {}
             Err(error) if is_of_a_rule(&error) => {

@@ -1,10 +1,27 @@
-//! Why a recovery of a log was refused: SQLite hands on a code and no words (`LOG-6`).
+//! What SQLite hands on as a code, in words: why a recovery of a log was refused (`LOG-6`), and for
+//! whom a lock was waited in vain (`WAIT-1`).
 
 use std::cell::RefCell;
+use std::time::Duration;
 
 thread_local! {
     /// Why this thread's last recovery was refused.
     static REFUSED: RefCell<Option<String>> = const { RefCell::new(None) };
+    /// How long this thread has waited for a lock in vain, and who has it.
+    static IN_VAIN: RefCell<Option<InVain>> = const { RefCell::new(None) };
+}
+
+/// How long a lock was waited for, and the words about who has it, if they were asked for.
+pub(crate) type InVain = (Duration, Option<String>);
+
+/// SQLite is going to fail with `SQLITE_BUSY` in this thread after this wait; `None`: it is not.
+pub(crate) fn set_in_vain(waited: Option<InVain>) {
+    IN_VAIN.set(waited);
+}
+
+/// What this thread has just waited for in vain.
+pub(crate) fn take_in_vain() -> Option<InVain> {
+    IN_VAIN.take()
 }
 
 /// SQLite is going to fail with `SQLITE_IOERR_DATA` in this thread, for this.

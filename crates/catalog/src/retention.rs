@@ -24,6 +24,7 @@ use crate::history::{BEGINS, GIVEN_UP, given_up, history_begins, search_moments}
 use crate::holders::{find_sharing, mark_sharing};
 use crate::meta::{KEPT_NS_MIN, find_meta, is_guaranteed, next_commit_seq, of_store, of_stores};
 use crate::read::rows;
+use crate::tuning::{Tuning, store};
 use larder_format::{CommitSeq, SessionId, StoreId};
 use rusqlite::{Connection, OptionalExtension, params};
 
@@ -397,5 +398,12 @@ fn refuse_if_needed(txn: &Connection) -> Result<()> {
         Some((session, seq)) => Err(CatalogError::invalid(format!(
             "session {session} reads the past (commit {seq}); try again when it has ended"
         ))),
+    }
+}
+
+impl Catalog {
+    /// Stores what was chosen. Whoever opens the database from now on obeys it.
+    pub fn set_tuning(&self, tuning: &Tuning) -> Result<()> {
+        self.write(|txn| store(txn, tuning))
     }
 }

@@ -28,8 +28,8 @@
 
 use crate::attached::{Attached, Key};
 use crate::changes::{ChangeSet, InodeChange, Save};
-use crate::codec::signed;
-use crate::error::{At, CatalogError, Result};
+use crate::codec::{signed, unsigned};
+use crate::error::{At, Result, ignored, require_row};
 use crate::history::Keeper;
 use crate::meta::set_gate;
 use crate::read::rows;
@@ -119,6 +119,28 @@ impl Catalog {
         self.read(|reader| save_keeps(reader, owner))
     }
 
+    /// The inode that is now the file that inode `ino` was after commit `seq`, and is no more: it
+    /// was saved since. 10 µs.
+    pub fn saved_as(&self, store: StoreId, ino: Ino, seq: CommitSeq) -> Result<Option<Ino>> {
+        let sql = self.store_sql(store)?;
+        let text = format!(
+            "SELECT ino FROM main.\"{}\" WHERE first_ino = coalesce((SELECT value FROM \
+             larder_history WHERE store = ?1 AND what = 'inode' AND ino = ?2 AND key = 0 AND \
+             until_seq > ?3 ORDER BY until_seq LIMIT 1), ?2)",
+            sql.table
+        );
+        self.read(|reader| {
+            reader
+                .prepare_cached(&text)
+                .and_then(|mut find| {
+                    let keys = params![sql.table_store.0, signed(ino.0), signed(seq.0)];
+                    find.query_row(keys, |row| Ok(Ino(unsigned(row, 0)?)))
+                        .optional()
+                })
+                .at(&sql.table)
+        })
+    }
+
     /// Changes that.
     pub fn set_save_keeps(&self, store: StoreId, keeps: bool) -> Result<()> {
         let owner = self.store_sql(store)?.table_store;
@@ -148,7 +170,7 @@ pub(crate) enum Purpose {
     Commit,
     /// A step of a transaction, whose schema may never be.
     Step,
-    /// It is only tried: what would be refused is an error.
+    /// It is only tried.
     Trial,
 }
 
@@ -173,20 +195,8 @@ pub(crate) fn apply(
         }
     }
     for group in changes.saves.chunk_by(|a, b| a.store == b.store) {
-        let sql = &stores[&group[0].store];
-        let keeps = save_keeps(txn, sql.table_store)?;
-        let saver = Saver {
-            txn,
-            sql,
-            attached: attached(txn, sql, purpose)?,
-            kept: match keeper.keeps() {
-                true => temporal::find_kept(txn, &sql.table)?,
-                false => None,
-            },
-            keeper,
-            purpose,
-        };
-        for save in group.iter().filter(|save| keeps || save.is_forced) {
+        let saver = Saver::new(txn, &stores[&group[0].store], keeper, purpose)?;
+        for save in group {
             let stays = !going.contains(&(save.store, save.from));
             let is_new = new.contains(&(save.store, save.to));
             saver.save(save, stays, is_new)?;
@@ -278,7 +288,7 @@ fn set_first(
     ))
     .and_then(|mut set| set.execute(params![ino, first, signed(keeper.seq.0)]))
     .at(&sql.table)
-    .map(drop)
+    .and_then(|changed| require_row(changed, &sql.table))
 }
 
 /// The saves of a commit in one store.
@@ -289,13 +299,36 @@ struct Saver<'s> {
     /// The number of the table, if the user's columns are kept.
     kept: Option<i64>,
     keeper: &'s Keeper,
-    purpose: Purpose,
+    /// What the store's `save_keeps` says.
+    keeps: bool,
 }
 
-impl Saver<'_> {
+impl<'s> Saver<'s> {
+    fn new(
+        txn: &'s Connection,
+        sql: &'s StoreSql,
+        keeper: &'s Keeper,
+        purpose: Purpose,
+    ) -> Result<Saver<'s>> {
+        Ok(Saver {
+            txn,
+            sql,
+            attached: attached(txn, sql, purpose)?,
+            kept: match keeper.keeps() {
+                true => temporal::find_kept(txn, &sql.table)?,
+                false => None,
+            },
+            keeper,
+            keeps: save_keeps(txn, sql.table_store)?,
+        })
+    }
+
     /// `stays`: the inode that is replaced keeps its row, since somebody has it open, or it lives
     /// on.
     fn save(&self, save: &Save, stays: bool, is_new: bool) -> Result<()> {
+        if !self.keeps && !save.is_forced {
+            return Ok(());
+        }
         let (txn, attached, table) = (self.txn, &*self.attached, &self.sql.table);
         let (from, to) = (signed(save.from.0), signed(save.to.0));
         let (Some(from_id), Some(to_id)) = (self.file_id(from)?, self.file_id(to)?) else {
@@ -310,18 +343,7 @@ impl Saver<'_> {
         let settings = Settings::change(txn, attached.is_parent, is_child)?;
         let done = self.carry((from, from_id), (to, to_id), stays, is_new);
         settings.restore(txn)?;
-        match done {
-            Err(error @ CatalogError::Constraint { .. }) if self.purpose != Purpose::Trial => {
-                // The save was answered: better a file without what is attached than no commit.
-                tracing::warn!(
-                    "{table}: inode {to} is saved in the place of {from}, and a constraint keeps \
-                     from it what you \
-                     attached: {error}"
-                );
-                Ok(())
-            }
-            other => other,
-        }
+        done
     }
 
     fn carry(
@@ -339,6 +361,9 @@ impl Saver<'_> {
             ))
             .and_then(|mut follow| follow.execute([from, to]))
             .at(table)?;
+            if self.refers(key, from)? {
+                return Err(ignored(table));
+            }
         }
         self.carry_columns(from, to, stays, is_new)?;
         if from_id < 0 {
@@ -393,7 +418,7 @@ impl Saver<'_> {
             .prepare_cached(&format!("UPDATE main.\"{table}\" SET {set} WHERE ino = ?1"))
             .and_then(|mut update| update.execute(params_from_iter(values)))
             .at(table)
-            .map(drop)
+            .and_then(|changed| require_row(changed, table))
     }
 
     fn file_id(&self, ino: i64) -> Result<Option<i64>> {
@@ -408,17 +433,19 @@ impl Saver<'_> {
 
     fn is_referred_to_by_ino(&self, ino: i64) -> Result<bool> {
         let keys = self.attached.keys.iter().filter(|key| key.is_ino);
-        for Key { table, column, .. } in keys {
-            let found = self
-                .txn
-                .prepare_cached(&format!("SELECT 1 FROM {table} WHERE {column} = ?1"))
-                .and_then(|mut find| find.exists([ino]))
-                .at(table)?;
-            if found {
+        for key in keys {
+            if self.refers(key, ino)? {
                 return Ok(true);
             }
         }
         Ok(false)
+    }
+
+    fn refers(&self, Key { table, column, .. }: &Key, ino: i64) -> Result<bool> {
+        self.txn
+            .prepare_cached(&format!("SELECT 1 FROM {table} WHERE {column} = ?1"))
+            .and_then(|mut find| find.exists([ino]))
+            .at(table)
     }
 }
 

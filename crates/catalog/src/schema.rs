@@ -1,7 +1,8 @@
 //! The schema: its version, the steps that lead to it, and the tables of a store.
 
+use crate::confine::scratch;
 use crate::error::{At, CatalogError, Result};
-use crate::names::{SUFFIXES, StoreName, execute_one, execute_template, quoted};
+use crate::names::{SUFFIXES, StoreName, execute_all, execute_one, execute_template, quoted};
 use crate::statements::StoreSql;
 use larder_format::StoreId;
 use larder_format::limits::{AG_BLOCKS, INLINE_BYTES_MAX, MAP_REFERENCE_BYTES, SYMLINK_BYTES_MAX};
@@ -153,7 +154,7 @@ pub(crate) fn upgrade(
 /// Applies the steps after version `found`; the caller holds the transaction.
 pub(crate) fn apply(connection: &Connection, steps: &[Step], found: u32) -> Result<()> {
     for step in &steps[found as usize..] {
-        connection.execute_batch(step.sql).at("the schema")?;
+        execute_all(connection, step.sql).at("the schema")?;
         for table in step.guarded {
             guard(connection, table)?;
         }
@@ -200,7 +201,7 @@ fn require_free_columns(connection: &Connection, store_sql: &str, name: &str) ->
     Ok(())
 }
 
-fn add_to_store(connection: &Connection, sql: &str, id: StoreId, name: &str) -> Result<()> {
+fn add_to_store(connection: &Connection, sql: &'static str, id: StoreId, name: &str) -> Result<()> {
     let id = id.0.to_string();
     execute_template(connection, sql, &[("{name}", name), ("{id}", &id)])
 }
@@ -290,7 +291,7 @@ pub(crate) fn expected_objects(names: &[String]) -> Result<Objects> {
 }
 
 fn read_expected_objects(names: &[String]) -> Result<Objects> {
-    let pristine = Connection::open_in_memory().at("a scratch database")?;
+    let pristine = scratch()?;
     upgrade(&pristine, STEPS, |_| Ok(()))?;
     for name in names {
         create_store_tables(&pristine, StoreId::MAIN, name)?;

@@ -1,7 +1,7 @@
 //! Sessions, the commits they pin, and the orphans they hold open.
 
 use crate::Catalog;
-use crate::authors;
+use crate::authors::{self, Author, NOBODY};
 use crate::codec::{signed, unsigned};
 use crate::error::{At, CatalogError, Result};
 use crate::meta::{add_meta, find_meta};
@@ -9,6 +9,7 @@ use crate::read::rows;
 use crate::rows::SessionRow;
 use larder_format::{CommitSeq, Ino, SessionId, StoreId};
 use rusqlite::{Connection, params};
+use std::sync::atomic::Ordering;
 
 impl Catalog {
     /// Registers a process, its id and its user; returns its session and the commit that it pins:
@@ -77,11 +78,28 @@ impl Catalog {
 
     /// Inodes without a name that live on, and the commit since when.
     pub fn orphans(&self) -> Result<Vec<(StoreId, Ino, CommitSeq)>> {
+        self.orphans_after(None, usize::MAX)
+    }
+
+    /// Whether there is any. 2 µs.
+    pub fn has_orphans(&self) -> Result<bool> {
+        Ok(!self.orphans_after(None, 1)?.is_empty())
+    }
+
+    /// At most so many of them, behind one. O(these).
+    pub fn orphans_after(
+        &self,
+        after: Option<(StoreId, Ino)>,
+        count_max: usize,
+    ) -> Result<Vec<(StoreId, Ino, CommitSeq)>> {
+        let (store, ino) = after.map_or((-1, -1), |(store, ino)| (store.0.into(), signed(ino.0)));
+        let count_max = i64::try_from(count_max).unwrap_or(i64::MAX);
         self.read(|reader| {
             rows(
                 reader,
-                "SELECT store, ino, seq FROM larder_orphan ORDER BY store, ino",
-                [],
+                "SELECT store, ino, seq FROM larder_orphan WHERE (store, ino) > (?1, ?2) \
+                 ORDER BY store, ino LIMIT ?3",
+                [store, ino, count_max],
                 |row| {
                     Ok((
                         StoreId(row.get(0)?),
@@ -119,5 +137,21 @@ pub(crate) fn update_pin(txn: &Connection, session: SessionId, seq: CommitSeq) -
     match changed {
         1 => Ok(()),
         _ => Err(CatalogError::not_found(format!("session {session}"))),
+    }
+}
+
+impl Catalog {
+    /// Commits are this session's from now on.
+    pub fn set_session(&self, session: SessionId) {
+        self.session.store(session.0, Ordering::Relaxed);
+    }
+
+    /// Who commits next, for that user.
+    pub(crate) fn author(&self, user: Option<u32>) -> Author {
+        let session = self.session.load(Ordering::Relaxed);
+        Author {
+            session: (session != NOBODY).then_some(SessionId(session)),
+            user,
+        }
     }
 }

@@ -3,7 +3,8 @@
 use crate::Catalog;
 use crate::codec::{signed, unsigned};
 use crate::error::{At, CatalogError, Result};
-use crate::past::{Moment, present, resolve};
+use crate::moment::Moment;
+use crate::past::{present, resolve};
 use crate::read::rows;
 use crate::seals;
 use crate::showing::{own_snapshot, shown_by};

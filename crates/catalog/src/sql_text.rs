@@ -122,7 +122,11 @@ pub(crate) fn made(sql: &str) -> Option<Made> {
     })
 }
 
-/// The functions that a text calls, or seems to: words before a `(`, in lower case.
+/// The operators that are calls of functions.
+const CALLING: [&str; 4] = ["glob", "like", "match", "regexp"];
+
+/// The functions that a text calls, or seems to, in lower case: words before a `(`, and operators
+/// that call one, which have something before them.
 pub(crate) fn called(sql: &str) -> Vec<String> {
     let mut before: [Option<Token>; 2] = [None, None];
     let mut found = Vec::new();
@@ -134,6 +138,12 @@ pub(crate) fn called(sql: &str) -> Vec<String> {
             if !refers {
                 found.push(name.clone());
             }
+        }
+        if let Token::Word(word) = &token
+            && CALLING.contains(&word.as_str())
+            && !matches!(before[1], None | Some(Token::Mark(b'(' | b',')))
+        {
+            found.push(word.clone());
         }
         before = [before[1].take(), Some(token)];
     }
@@ -198,11 +208,13 @@ mod tests {
     #[test]
     fn calls_are_found() {
         let sql = "CREATE TABLE t (a VARCHAR(9) CHECK (length(a) > 1), b REFERENCES o (id), \
-                   c DEFAULT (\"hex\"(1)), d CHECK (d IN (1, 2)) -- zeroblob(9)\n)";
+                   c DEFAULT (\"hex\"(1)), like, match, e CHECK (e NOT LIKE '%a'), \
+                   f CHECK (match > 'glob'), d CHECK (d IN (1, 2)) -- zeroblob(9)\n)";
         assert_eq!(
             called(sql),
             [
-                "t", "varchar", "check", "length", "default", "hex", "check", "in"
+                "t", "varchar", "check", "length", "default", "hex", "check", "like", "check",
+                "check", "in"
             ]
         );
     }

@@ -35,6 +35,8 @@ pub(crate) struct StoreSql {
     pub(crate) inode_update: Box<[OnceLock<String>]>,
     /// The inode row and everything that belongs to it.
     pub(crate) inode_delete: [String; 4],
+    /// A table that has a row of an inode.
+    pub(crate) inode_left: String,
 
     pub(crate) dirent: String,
     pub(crate) dirents: String,
@@ -57,9 +59,11 @@ pub(crate) struct StoreSql {
     pub(crate) map_set: String,
     pub(crate) map_remove: String,
     pub(crate) map_cut: String,
+    pub(crate) map_from: String,
     /// Shared pages that rows of the map refer to.
     pub(crate) map_references: ReferenceSql,
 
+    pub(crate) xattr: String,
     pub(crate) xattrs: String,
     pub(crate) xattr_add: String,
     pub(crate) xattr_set: String,
@@ -108,6 +112,12 @@ impl StoreSql {
                 text("DELETE FROM \"{t}_map\" WHERE ino = ?1"),
                 text("DELETE FROM \"{t}_xattr\" WHERE ino = ?1"),
             ],
+            inode_left: text(
+                "SELECT '{t}' FROM \"{t}\" WHERE ino = ?1 \
+                 UNION ALL SELECT '{t}_content' FROM \"{t}_content\" WHERE ino = ?1 \
+                 UNION ALL SELECT '{t}_map' FROM \"{t}_map\" WHERE ino = ?1 \
+                 UNION ALL SELECT '{t}_xattr' FROM \"{t}_xattr\" WHERE ino = ?1 LIMIT 1",
+            ),
 
             dirent: text("SELECT ino FROM \"{t}_dirent\" WHERE parent = ?1 AND name = ?2"),
             // LEFT JOIN: an entry whose inode is missing must be reported, not hidden.
@@ -126,7 +136,7 @@ impl StoreSql {
             parents: text("SELECT parent, name FROM \"{t}_dirent\" WHERE ino = ?1"),
             dirent_add: text(
                 "INSERT INTO \"{t}_dirent\" (parent, name, ino, since_seq) VALUES (?1, ?2, ?3, ?4) \
-                 ON CONFLICT DO NOTHING",
+                 ON CONFLICT (parent, name) DO NOTHING",
             ),
             dirent_set: text(
                 "UPDATE \"{t}_dirent\" SET ino = ?3, since_seq = ?4 WHERE parent = ?1 AND name = \
@@ -141,7 +151,7 @@ impl StoreSql {
             ),
             content_add: text(
                 "INSERT INTO \"{t}_content\" (ino, inline, target, since_seq) \
-                 VALUES (?1, ?2, ?3, ?4) ON CONFLICT DO NOTHING",
+                 VALUES (?1, ?2, ?3, ?4) ON CONFLICT (ino) DO NOTHING",
             ),
             content_set: text(
                 "UPDATE \"{t}_content\" SET inline = ?2, target = ?3, since_seq = ?4 WHERE ino = \
@@ -160,19 +170,21 @@ impl StoreSql {
             )),
             map_add: text(
                 "INSERT INTO \"{t}_map\" (ino, page, runs, since_seq) VALUES (?1, ?2, ?3, ?4) \
-                 ON CONFLICT DO NOTHING",
+                 ON CONFLICT (ino, page) DO NOTHING",
             ),
             map_set: text(
                 "UPDATE \"{t}_map\" SET runs = ?3, since_seq = ?4 WHERE ino = ?1 AND page = ?2",
             ),
             map_remove: text("DELETE FROM \"{t}_map\" WHERE ino = ?1 AND page = ?2"),
             map_cut: text("DELETE FROM \"{t}_map\" WHERE ino = ?1 AND page >= ?2"),
+            map_from: text("SELECT 1 FROM \"{t}_map\" WHERE ino = ?1 AND page >= ?2"),
             map_references: ReferenceSql::new(name),
 
+            xattr: text("SELECT 1 FROM \"{t}_xattr\" WHERE ino = ?1 AND name = ?2"),
             xattrs: text("SELECT name, value FROM \"{t}_xattr\" WHERE ino = ?1 ORDER BY name"),
             xattr_add: text(
                 "INSERT INTO \"{t}_xattr\" (ino, name, value, since_seq) VALUES (?1, ?2, ?3, ?4) \
-                 ON CONFLICT DO NOTHING",
+                 ON CONFLICT (ino, name) DO NOTHING",
             ),
             xattr_set: text(
                 "UPDATE \"{t}_xattr\" SET value = ?3, since_seq = ?4 WHERE ino = ?1 AND name = ?2",

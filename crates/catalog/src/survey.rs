@@ -3,10 +3,12 @@
 use crate::Catalog;
 use crate::codec::{signed, unsigned};
 use crate::error::{At, Result};
+use crate::map_pages::{SharedPages, TABLE};
+use crate::names::shown;
 use crate::read::inode_row;
 use crate::rows::InodeRow;
-use larder_format::{Ino, SessionId, StoreId};
-use rusqlite::params;
+use larder_format::{CommitSeq, Ino, SessionId, StoreId};
+use rusqlite::{Params, params};
 
 impl Catalog {
     /// At most `limit` inodes after `after`, in order. Cost ≈ 1 µs each.
@@ -66,6 +68,51 @@ impl Catalog {
             .and_then(|mut add| add.execute(params![store.0, signed(ino.0), signed(session.0)]))
             .at("larder_holder")
             .map(drop)
+        })
+    }
+}
+
+impl Catalog {
+    /// The user's triggers and views, for people: what each is, and its table.
+    pub fn users_code(&self) -> Result<Vec<String>> {
+        self.read(|reader| {
+            let version = crate::schema::version(reader)?;
+            let found = crate::audit::require(reader, version, crate::trust::Code::Trusted)?;
+            let told = found.users.iter().map(|(kind, name, table)| match &**kind {
+                "trigger" => format!("trigger {} on {table}", shown(name)),
+                _ => format!("{kind} {}", shown(name)),
+            });
+            Ok(told.collect())
+        })
+    }
+}
+
+impl Catalog {
+    /// All shared pages. Reads the lengths of all of them.
+    pub fn shared_pages(&self) -> Result<SharedPages> {
+        self.count_pages("", [])
+    }
+
+    /// Those that go when the history of all stores goes up to `base`: they belong to none. O(pages
+    /// that go).
+    pub fn retired_pages(&self, base: CommitSeq) -> Result<SharedPages> {
+        let retired = "WHERE number IN (SELECT number FROM larder_map_page_use \
+                       WHERE retired_seq IS NOT NULL AND retired_seq <= ?1)";
+        self.count_pages(retired, [signed(base.0)])
+    }
+
+    fn count_pages(&self, which: &str, parameters: impl Params) -> Result<SharedPages> {
+        let count =
+            format!("SELECT count(*), coalesce(sum(length(bytes)), 0) FROM {TABLE} {which}");
+        self.read(|reader| {
+            reader
+                .query_row(&count, parameters, |row| {
+                    Ok(SharedPages {
+                        page_count: unsigned(row, 0)?,
+                        bytes: unsigned(row, 1)?,
+                    })
+                })
+                .at(TABLE)
         })
     }
 }

@@ -27,18 +27,18 @@
 //!
 //! REPLACE deletes rows without a DELETE trigger: what it will delete is looked for before.
 
+mod active;
 mod columns;
 mod past;
 mod shape;
+mod tables;
 
-use crate::Catalog;
 use crate::codec::signed;
-use crate::error::no_history;
 use crate::error::{At, CatalogError, Result};
-use crate::history::{newest_until, search_moments};
+use crate::history::newest_until;
 use crate::meta::find_meta;
-use crate::names::{StoreName, execute_one, quoted};
-use crate::read::rows;
+use crate::names::{execute_one, quoted};
+use active::{Active, TABLE, active, end, records_after, references};
 use columns::Columns;
 use larder_format::{CommitSeq, StoreId};
 use rusqlite::{Connection, OptionalExtension, params};
@@ -49,8 +49,6 @@ pub(crate) use columns::{
     ColumnsText, find_kept, forget_table, keep_absent, keep_changed, keep_deleted,
 };
 pub use past::{ExactRows, PastRows, RowsChange, RowsStep};
-
-const TABLE: &str = "larder_temporal";
 
 /// A temporal table.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,129 +63,10 @@ pub struct TemporalTable {
     pub store: Option<StoreId>,
 }
 
-/// One that is tracked.
-struct Active {
-    id: i64,
-    /// Its name now.
-    name: String,
-    since: CommitSeq,
-    /// The store whose table it is.
-    store: Option<StoreId>,
-}
-
 /// What is kept of one.
 enum Kept {
     Rows(Shape),
     Columns(Columns),
-}
-
-impl Catalog {
-    /// Makes a table of the user's temporal, or the user's columns of a store's table, or lets it
-    /// go: what is kept of it then stays until the horizon passes. Twice is no error.
-    /// [`CatalogError::Invalid`] for another table of ours, a view, one with a unique index over
-    /// expressions, and where there is no history.
-    pub fn track_table(&self, table: &str, is_tracked: bool) -> Result<()> {
-        self.write(|txn| {
-            if find_meta(txn, "retention_ns")? <= 0 {
-                return Err(no_history());
-            }
-            let (name, store) = find_table(txn, table)?;
-            let known = active(txn)?.into_iter().find(|one| one.name == name);
-            let seq = find_meta(txn, "commit_seq")?;
-            match (known, is_tracked) {
-                (Some(_), true) => return Ok(()),
-                (None, true) => {}
-                (Some(one), false) => {
-                    match one.kept(txn)? {
-                        Kept::Rows(shape) => shape.drop_triggers(txn)?,
-                        Kept::Columns(columns) => columns.drop(txn)?,
-                    }
-                    return end(txn, one.id, seq);
-                }
-                (None, false) => {
-                    return Err(CatalogError::not_found(format!("tracked table '{table}'")));
-                }
-            }
-            match begin(txn, &name, store, seq)?.kept(txn)? {
-                Kept::Rows(shape) => {
-                    shape.require_seen()?;
-                    shape.make_triggers(txn)
-                }
-                Kept::Columns(columns) => columns.make(txn),
-            }
-        })
-    }
-
-    /// The temporal tables, by name.
-    pub fn temporal_tables(&self) -> Result<Vec<TemporalTable>> {
-        self.read(|reader| {
-            let mut found: Vec<TemporalTable> = active(reader)?
-                .into_iter()
-                .map(|one| TemporalTable {
-                    id: one.id,
-                    name: one.name,
-                    since: one.since,
-                    store: one.store,
-                })
-                .collect();
-            found.sort_by(|a, b| a.name.cmp(&b.name));
-            Ok(found)
-        })
-    }
-
-    /// How to read the user's columns of a store's files as of commit `seq`, or of what plain SQL
-    /// did after it up to the time `at_ns`, and to bring them back; the caller makes sure that the
-    /// state is kept. `None`: they are not kept since then, or there are none. 1 µs where nothing
-    /// is tracked, else about 100 µs.
-    pub fn past_columns(
-        &self,
-        store: StoreId,
-        seq: CommitSeq,
-        at_ns: i64,
-    ) -> Result<Option<StoreColumns>> {
-        let owner = self.store_sql(store)?.table_store;
-        self.read(|reader| StoreColumns::find(reader, owner, (seq, at_ns)))
-    }
-
-    /// The same of the user's columns as they are now; `None`: there are none. About 50 µs.
-    pub fn present_columns(&self, store: StoreId) -> Result<Option<StoreColumns>> {
-        let sql = self.store_sql(store)?;
-        self.read(|reader| StoreColumns::of_present(reader, &sql.table, sql.table_store))
-    }
-
-    /// How to read a temporal table as of commit `seq`, or of what plain SQL did after it up to the
-    /// time `at_ns`; the caller makes sure that the state is kept. [`CatalogError::NotFound`]: no
-    /// such table; [`CatalogError::Invalid`] when it was not tracked then.
-    pub fn past_rows(&self, table: &str, seq: CommitSeq, at_ns: i64) -> Result<PastRows> {
-        self.read(|reader| past_rows(reader, table, seq, at_ns))
-    }
-
-    /// The newest row of the history, for [`Catalog::mark_restored`].
-    pub fn newest_record(&self) -> Result<i64> {
-        self.read(|reader| {
-            reader
-                .query_row(
-                    "SELECT coalesce(max(id), 0) FROM larder_history",
-                    [],
-                    |row| row.get(0),
-                )
-                .at(TABLE)
-        })
-    }
-
-    /// Notes that a restore made the records of a table that are newer than `after`: what has these
-    /// numbers now is what had them (`TEMPORAL-3`). In the transaction that restores.
-    pub fn mark_restored(&self, rows: &PastRows, after: i64) -> Result<()> {
-        self.write(|txn| {
-            txn.execute(
-                "UPDATE larder_history SET kind = 'restored', since_seq = ?3 \
-                 WHERE id > ?1 AND what = 'row' AND ino = ?2",
-                [after, rows.id, signed(rows.seq.0)],
-            )
-            .at(TABLE)
-            .map(drop)
-        })
-    }
 }
 
 /// The name and the text of what keeps the columns of a store's table under this number, as this
@@ -198,39 +77,6 @@ pub(crate) fn column_texts(
     store: &str,
 ) -> Result<Vec<(String, String)>> {
     Ok(Columns::read(connection, id, store)?.texts())
-}
-
-/// Those that are tracked. Where the triggers are, the table is.
-fn active(connection: &Connection) -> Result<Vec<Active>> {
-    rows(
-        connection,
-        "SELECT t.id, s.tbl_name, t.since_seq, o.id FROM larder_temporal AS t JOIN \
-         main.sqlite_schema AS s \
-         ON s.type = 'trigger' AND s.name IN ('larder_temporal_' || t.id || '_bd', \
-         'larder_temporal_' || t.id || '_columns') \
-         LEFT JOIN larder_store AS o ON o.table_store = o.id AND o.name = s.tbl_name COLLATE \
-         NOCASE \
-         WHERE t.until_seq IS NULL ORDER BY t.id",
-        [],
-        |row| {
-            Ok(Active {
-                id: row.get(0)?,
-                name: row.get(1)?,
-                since: CommitSeq(row.get::<_, i64>(2)? as u64),
-                store: row.get::<_, Option<u32>>(3)?.map(StoreId),
-            })
-        },
-    )
-    .at(TABLE)
-}
-
-impl Active {
-    fn kept(&self, connection: &Connection) -> Result<Kept> {
-        Ok(match self.store {
-            None => Kept::Rows(Shape::read(connection, self.id, &self.name)?),
-            Some(_) => Kept::Columns(Columns::read(connection, self.id, &self.name)?),
-        })
-    }
 }
 
 /// Begins to keep a table, which can be read as of `seq`; the triggers are still to be made.
@@ -258,15 +104,6 @@ fn begin(txn: &Connection, name: &str, store: Option<StoreId>, seq: i64) -> Resu
         since: CommitSeq(seq as u64),
         store,
     })
-}
-
-fn end(txn: &Connection, id: i64, seq: i64) -> Result<()> {
-    txn.execute(
-        "UPDATE larder_temporal SET until_seq = ?2 WHERE id = ?1",
-        [id, seq],
-    )
-    .at(TABLE)
-    .map(drop)
 }
 
 /// Makes triggers anew that are not what they should be (`TEMPORAL-2`).
@@ -302,22 +139,6 @@ pub(crate) fn refresh(txn: &Connection) -> Result<()> {
     Ok(())
 }
 
-/// Whether plain SQL made the commit after `seq`, or what is going to be it.
-fn is_plain_next(connection: &Connection, seq: CommitSeq) -> Result<bool> {
-    let (_, next) = search_moments(connection, |found, _| found <= seq)?;
-    let Some((next, _)) = next else {
-        return Ok(true);
-    };
-    connection
-        .query_row(
-            "SELECT EXISTS (SELECT 1 FROM larder_history WHERE what = 'commit' AND until_seq = ?1 \
-             AND kind = 'sql')",
-            [signed(next.0)],
-            |row| row.get(0),
-        )
-        .at("larder_history")
-}
-
 /// Keeps what the merge of a workspace will change in a table, `keys` of which are `k0`, … in
 /// `ws.old_table`.
 pub(crate) fn keep_merged(
@@ -344,18 +165,6 @@ pub(crate) fn keep_merged(
     );
     let record = shape.record_merged(&seq.to_string(), &from, is_done);
     execute_one(txn, &record).at(&name)
-}
-
-/// The records after commit `seq`, or of what plain SQL did after it up to `at_ns`: a condition, in
-/// which they are called `h`.
-fn records_after(connection: &Connection, id: i64, seq: CommitSeq, at_ns: i64) -> Result<String> {
-    let later = match is_plain_next(connection, seq)? {
-        true => format!("AND (h.until_seq > {} OR h.mtime_ns > {at_ns})", seq.0 + 1),
-        false => String::new(),
-    };
-    Ok(format!(
-        "h.what = 'row' AND h.ino = {id} AND h.until_seq > {seq} {later}"
-    ))
 }
 
 fn past_rows(connection: &Connection, table: &str, seq: CommitSeq, at_ns: i64) -> Result<PastRows> {
@@ -389,20 +198,6 @@ fn past_rows(connection: &Connection, table: &str, seq: CommitSeq, at_ns: i64) -
         inodes,
         ..PastRows::new(shape, name, (id, seq, after))
     })
-}
-
-/// Columns of a table that refer to the inode of a store: the column, the store's table.
-fn references(connection: &Connection, table: &str) -> Result<Vec<(String, String)>> {
-    rows(
-        connection,
-        "SELECT f.\"from\", s.name FROM pragma_foreign_key_list(?1, 'main') AS f JOIN \
-         larder_store AS s \
-         ON s.table_store = s.id AND s.name = f.\"table\" COLLATE NOCASE \
-         WHERE coalesce(f.\"to\", 'ino') = 'ino' COLLATE NOCASE",
-        [table],
-        |row| Ok((row.get(0)?, row.get::<_, StoreName>(1)?.into())),
-    )
-    .at(table)
 }
 
 /// The name of a table of the user's, as it is written there, or of a store's, and that store.
@@ -451,4 +246,13 @@ fn find_table(connection: &Connection, table: &str) -> Result<(String, Option<St
         )));
     }
     Ok((name, None))
+}
+
+impl Active {
+    fn kept(&self, connection: &Connection) -> Result<Kept> {
+        Ok(match self.store {
+            None => Kept::Rows(Shape::read(connection, self.id, &self.name)?),
+            Some(_) => Kept::Columns(Columns::read(connection, self.id, &self.name)?),
+        })
+    }
 }

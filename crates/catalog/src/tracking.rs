@@ -9,7 +9,7 @@
 pub(crate) mod images;
 
 use crate::error::{At, Result};
-use crate::names::{execute_one, quoted};
+use crate::names::{execute_all, execute_one, quoted};
 use crate::read::rows;
 use images::{Shape, equal, list};
 use rusqlite::{Connection, params};
@@ -31,7 +31,8 @@ const SYSTEM: [&str; 2] = ["larder_piece", "larder_patch"];
 /// Tracks every table. In the transaction that prepares a workspace, before anything is changed in
 /// it.
 pub(crate) fn install(txn: &Connection) -> Result<()> {
-    txn.execute_batch(
+    execute_all(
+        txn,
         "CREATE TABLE larder_tracked (
            id INTEGER PRIMARY KEY, name TEXT NOT NULL, shadow INTEGER NOT NULL) STRICT;
          CREATE TABLE larder_base_schema AS

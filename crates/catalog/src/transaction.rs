@@ -18,75 +18,17 @@
 //! `CATALOG-9` stands in the crate's header.
 
 use crate::authors::Author;
-use crate::error::{At, BUSY_TIMEOUT, CatalogError, Result};
+use crate::error::{At, CatalogError, Result};
 use crate::history::{Keeper, newest_moment, newest_until};
 use crate::meta::{find_meta, next_commit_seq, set_gate};
+use crate::savepoint::execute;
+pub(crate) use crate::savepoint::{Stage, as_step, as_trial, require_open};
+use crate::waiting::{Patience, describe_sqlite_holder};
 use crate::{Catalog, Writer, lock, log_vfs};
 use larder_format::CommitSeq;
 use rusqlite::{Connection, ffi};
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
-
-/// Where the owner's transaction is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum Stage {
-    /// There is none.
-    #[default]
-    Idle,
-    /// It has a snapshot.
-    Reading,
-    /// It has the write lock.
-    Writing,
-    /// It is another program's, which alone begins and ends it (`CLIENT-1`).
-    Client,
-}
-
-/// Runs `body` as one step: as a whole or not at all.
-pub(crate) fn as_step<T>(
-    connection: &Connection,
-    body: impl FnOnce(&Connection) -> Result<T>,
-) -> Result<T> {
-    require_open(connection)?;
-    execute(connection, "SAVEPOINT larder_step").at("a step")?;
-    let outcome = body(connection);
-    if outcome.is_err() && !connection.is_autocommit() {
-        execute(connection, "ROLLBACK TO larder_step").at("a step")?;
-    }
-    if !connection.is_autocommit() {
-        execute(connection, "RELEASE larder_step").at("a step")?;
-    }
-    outcome
-}
-
-/// Runs `body` and takes it back.
-pub(crate) fn as_trial(
-    connection: &Connection,
-    body: impl FnOnce(&Connection) -> Result<()>,
-) -> Result<()> {
-    require_open(connection)?;
-    execute(connection, "SAVEPOINT larder_trial").at("a trial")?;
-    let outcome = body(connection);
-    if !connection.is_autocommit() {
-        execute(connection, "ROLLBACK TO larder_trial").at("a trial")?;
-        execute(connection, "RELEASE larder_trial").at("a trial")?;
-    }
-    outcome
-}
-
-fn execute(connection: &Connection, sql: &str) -> rusqlite::Result<()> {
-    connection.prepare_cached(sql)?.execute([]).map(drop)
-}
-
-/// SQLite ends a transaction by itself where a constraint says `ON CONFLICT ROLLBACK`, and when the
-/// host is out of memory or space.
-pub(crate) fn require_open(connection: &Connection) -> Result<()> {
-    match connection.is_autocommit() {
-        false => Ok(()),
-        true => Err(CatalogError::invalid(
-            "SQLite rolled the transaction back; begin it again",
-        )),
-    }
-}
+use std::time::Duration;
 
 fn savepoint_name(depth: usize) -> String {
     format!("larder_savepoint_{depth}")
@@ -131,7 +73,7 @@ impl Catalog {
     pub fn take_write_lock(&self) -> Result<bool> {
         let mut writer = lock(&self.writer);
         require_open(&writer.connection)?;
-        let deadline = Instant::now() + BUSY_TIMEOUT;
+        let mut patience = Patience::new(self.options.wait_max());
         loop {
             // Changes nothing, but SQLite begins to write.
             let tried = execute(
@@ -145,7 +87,15 @@ impl Catalog {
                 .map(|error| error.extended_code);
             match code {
                 Some(ffi::SQLITE_BUSY_SNAPSHOT) => return Ok(false),
-                Some(ffi::SQLITE_BUSY) if Instant::now() < deadline => {
+                Some(ffi::SQLITE_BUSY) => {
+                    let directory = self.place.directory();
+                    let who = || describe_sqlite_holder(directory);
+                    if let Some(why) = patience.look("the catalog's lock", directory, who) {
+                        return Err(CatalogError::Busy {
+                            waited: patience.waited(),
+                            why: Some(why),
+                        });
+                    }
                     // SQLite does not wait here: who commits meanwhile makes the snapshot old.
                     std::thread::sleep(Duration::from_millis(1));
                 }

@@ -7,8 +7,8 @@
 //! Versions that know nothing of a row pass over it, and content that they put inline is read by
 //! all.
 
+use crate::codec;
 use crate::error::{At, CatalogError, Result};
-use crate::{Catalog, codec};
 use larder_format::limits::{GATHER_BYTES_MAX, GATHER_BYTES_MIN, INLINE_BYTES_MAX};
 use rusqlite::{Connection, OptionalExtension, params};
 
@@ -97,18 +97,11 @@ pub(crate) fn store(txn: &Connection, tuning: &Tuning) -> Result<()> {
     Ok(())
 }
 
-impl Catalog {
-    /// Stores what was chosen. Whoever opens the database from now on obeys it.
-    pub fn set_tuning(&self, tuning: &Tuning) -> Result<()> {
-        self.write(|txn| store(txn, tuning))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::CatalogOptions;
     use crate::open::tests::INIT;
+    use crate::{Catalog, CatalogOptions};
 
     #[test]
     fn what_is_stored_outside_of_the_bounds_is_damage() {

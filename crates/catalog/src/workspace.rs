@@ -35,11 +35,13 @@ mod content;
 mod copy;
 mod dirents;
 mod files;
+mod findings;
 mod merge;
 mod past;
 mod rows;
 
-pub use merge::{Conflict, Merged};
+pub use findings::Conflict;
+pub use merge::Merged;
 
 use crate::changes::Held;
 use crate::codec::{signed, unsigned};

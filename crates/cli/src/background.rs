@@ -6,23 +6,19 @@
 
 use crate::databases::with_database;
 use crate::error::{At, Failure, Result};
+use crate::mount_log::{LOG, open_log};
 use crate::output::Output;
 use crate::serve::{Request, serve};
-use larder::directory::{Access, DatabaseDir};
+use larder::directory::DatabaseDir;
 use larder_fuse::MountInfo;
 use std::ffi::OsString;
-use std::fs::{File, OpenOptions};
-use std::io::{self, BufRead, BufReader};
+use std::fs::OpenOptions;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// What a background process says once it serves.
 const READY: &str = "ready";
-/// What it has to say.
-const LOG: &str = "mount.log";
-const OLD_LOG: &str = "mount.log.old";
-/// A longer log is put aside when the next mount begins; one old one is kept.
-const LOG_BYTES_MAX: u64 = 1 << 20;
 
 /// Starts a process that serves; returns the mount and the process id once it does.
 pub(crate) fn start(request: &Request) -> Result<(MountInfo, u32)> {
@@ -67,13 +63,6 @@ pub(crate) fn start(request: &Request) -> Result<(MountInfo, u32)> {
     }))
 }
 
-fn open_log(database: &DatabaseDir) -> io::Result<File> {
-    if database.file_bytes(LOG)? > LOG_BYTES_MAX {
-        database.rename(LOG, OLD_LOG)?;
-    }
-    database.open_file(LOG, Access::Append)
-}
-
 fn arguments(request: &Request) -> Result<Vec<OsString>> {
     // Absolute: the other process leaves this directory, so that it can be unmounted or removed.
     Ok(vec![
@@ -113,24 +102,4 @@ pub(crate) fn serve_and_report(request: &Request, out: &mut Output) -> Result<()
         out.line(&line)?;
     }
     served
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_long_log_is_put_aside() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("mount.log");
-        let database = DatabaseDir::open(dir.path()).unwrap();
-        std::fs::write(&path, vec![b'x'; LOG_BYTES_MAX as usize]).unwrap();
-        drop(open_log(&database).unwrap());
-        assert_eq!(path.metadata().unwrap().len(), LOG_BYTES_MAX, "not yet");
-        std::fs::write(&path, vec![b'x'; LOG_BYTES_MAX as usize + 1]).unwrap();
-        drop(open_log(&database).unwrap());
-        assert_eq!(path.metadata().unwrap().len(), 0);
-        let old = dir.path().join("mount.log.old").metadata().unwrap();
-        assert_eq!(old.len(), LOG_BYTES_MAX + 1);
-    }
 }

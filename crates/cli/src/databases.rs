@@ -198,13 +198,18 @@ fn open_to_read(path: &Path, options: &OpenOptions) -> Result<Database> {
         options.engine.birth = birth;
         Database::open(path, options)
     };
+    let is_busy = |error: &larder::Error| error.kind() == ErrorKind::Busy;
     let opened = match open(Birth::Within(MOUNTS_WAIT)) {
-        Err(error) if error.kind() == ErrorKind::Busy => {
+        Err(error) if is_busy(&error) => {
             warn(&format!(
                 "'{}': {error}; going on with what is committed",
                 path.display()
             ));
-            open(Birth::Beside)
+            match open(Birth::Beside) {
+                // It has the catalog's write lock, too.
+                Err(error) if is_busy(&error) => open(Birth::InCopy),
+                opened => opened,
+            }
         }
         opened => opened,
     };

@@ -1,16 +1,16 @@
 //! A database as a side of a copy, and small steps that several verbs take in a database.
 
+mod entries;
 mod folder;
 
 use crate::address::{DbAddress, join, last_name};
 use crate::error::{At, Failure, Result};
 use crate::side::{Folder, Found, SELF, Side, Spot};
+pub(crate) use entries::for_each_entry;
+use entries::lookup;
 use folder::{InsideFolder, found};
-use larder::{Attr, Database, DirEntry, ErrorKind, FileKind, Name, NodeId, limits};
+use larder::{Attr, Database, ErrorKind, FileKind, NodeId, limits};
 use std::rc::Rc;
-
-/// Directory entries that are fetched at a time.
-const PAGE_ENTRIES: usize = 1000;
 
 /// What an address leads to. Cost: one lookup per component.
 pub(crate) fn resolve(database: &Database, address: &DbAddress, follow: bool) -> Result<Attr> {
@@ -25,25 +25,6 @@ pub(crate) fn find(database: &Database, path: &[u8], follow: bool) -> larder::Re
         Ok(attr) => Ok(Some(attr)),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
-    }
-}
-
-/// Calls `visit` for each entry of a directory, in the directory's order. Entries that are removed
-/// meanwhile do no harm. Memory: one page.
-pub(crate) fn for_each_entry(
-    database: &Database,
-    directory: NodeId,
-    mut visit: impl FnMut(DirEntry) -> Result<()>,
-) -> Result<()> {
-    let mut after: Option<Name> = None;
-    loop {
-        let page = database.read_dir(directory, after.as_ref(), PAGE_ENTRIES)?;
-        let is_last = page.len() < PAGE_ENTRIES;
-        after = page.last().map(|entry| entry.name.clone());
-        page.into_iter().try_for_each(&mut visit)?;
-        if is_last {
-            return Ok(());
-        }
     }
 }
 
@@ -122,15 +103,6 @@ impl Side for Inside {
         let attr = find(&self.database, path, true).at(|| self.show(path))?;
         let directory = attr.filter(|attr| attr.kind == FileKind::Directory);
         Ok(directory.map(|attr| self.folder_at(attr.node, path.to_vec())))
-    }
-}
-
-/// What has a name in a directory, if anything.
-fn lookup(database: &Database, parent: NodeId, name: &Name) -> larder::Result<Option<Attr>> {
-    match database.lookup(parent, name) {
-        Ok(attr) => Ok(Some(attr)),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
     }
 }
 

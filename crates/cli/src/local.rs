@@ -10,7 +10,7 @@ use crate::address::join;
 use crate::error::{At, Failure, Result};
 use crate::side::{Carry, Content, Folder, Found, Inode, SELF, Side, Spot, replaced};
 use file::LocalFile;
-use inode::{Held, stat_at};
+use inode::{Held, lossy, stat_at};
 use larder::{FileKind, NewNode};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags};
 use rustix::io::Errno;
@@ -34,10 +34,6 @@ pub(crate) struct Local;
 
 fn to_path(path: &[u8]) -> &Path {
     Path::new(OsStr::from_bytes(path))
-}
-
-fn lossy(path: &[u8]) -> String {
-    String::from_utf8_lossy(path).into_owned()
 }
 
 impl Side for Local {

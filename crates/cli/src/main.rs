@@ -6,7 +6,7 @@
 //!
 //! # Invariants
 //! error.rs, units.rs, address.rs, output.rs, copy.rs, rows.rs, log.rs, settings.rs, ending.rs,
-//! extension.rs and helper.rs state their own. Those of all verbs:
+//! extension.rs, helper.rs and attendant.rs state their own. Those of all verbs:
 //!
 //! * `CLI-7` Every database that a verb opens is closed before the command ends, and what closing
 //!   says decides about success (databases.rs).
@@ -19,6 +19,7 @@
 
 mod address;
 mod args;
+mod attendant;
 mod background;
 mod change;
 mod changelog;
@@ -40,6 +41,7 @@ mod log;
 mod map;
 mod metrics;
 mod mount;
+mod mount_log;
 mod output;
 mod privileges;
 mod progress;
@@ -90,8 +92,12 @@ use txn_args::TxnVerb;
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args_os();
-    if let Some(helper) = arguments.next().and_then(|program| Helper::named(&program)) {
+    let program = arguments.next().unwrap_or_default();
+    if let Some(helper) = Helper::named(&program) {
         return helper.run(arguments.collect());
+    }
+    if attendant::is_named(&program) {
+        return attendant::run(arguments.collect());
     }
     let Cli {
         json,

@@ -4,13 +4,14 @@
 //! names of files in them.
 //!
 //! # Concurrency
-//! [`CLIENTS_MAX`] threads answer one client each; more clients wait for one of them. The numbers
-//! are made under a lock, a leaf, which is not held while a client is written to.
+//! One thread takes clients in and reads what they ask; [`ANSWERS_MAX`] threads answer one client
+//! each. The numbers are made under a lock, a leaf, which is not held while a client is written to.
 //!
 //! # Invariants
-//! * `CLI-21` No client keeps a thread for longer than [`REQUEST_WAIT_MAX`] without having asked
-//!   and [`CLIENT_WAIT_MAX`] in all, or makes it hold more than [`REQUEST_BYTES_MAX`], whatever it
-//!   sends or does not read.
+//! * `CLI-21` No client keeps others from being answered. It has [`REQUEST_WAIT_MAX`] to ask, in at
+//!   most [`REQUEST_BYTES_MAX`], and keeps no thread meanwhile; of more than [`ASKING_MAX`] that
+//!   have not asked yet the oldest gives way. Once it has asked it keeps a thread for no longer
+//!   than [`ANSWER_WAIT_MAX`], whether it reads or not.
 //! * `CLI-22` What costs a scan of the catalog is looked at so seldom that it takes at most one
 //!   part in [`SURVEY_SHARE`] of the time.
 
@@ -18,19 +19,23 @@ use crate::error::{Failure, Result};
 use crate::exposition::expose;
 use larder::{Database, FragReport, SpaceReport};
 use larder_fuse::Monitor;
+use rustix::event::{PollFd, PollFlags, poll};
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Clients that are answered at once.
-const CLIENTS_MAX: usize = 8;
+const ANSWERS_MAX: usize = 8;
+/// Clients that have not asked yet.
+const ASKING_MAX: usize = 64;
 /// Longest request line with headers.
 const REQUEST_BYTES_MAX: usize = 8 << 10;
-/// How long a client may take, from connecting to the last byte of the answer.
-const CLIENT_WAIT_MAX: Duration = Duration::from_secs(5);
-/// How long it may take until it has asked: less, so that idle ones make room.
+/// How long a client may take until it has asked.
 const REQUEST_WAIT_MAX: Duration = Duration::from_secs(2);
+/// How long it may take then, to the last byte of the answer.
+const ANSWER_WAIT_MAX: Duration = Duration::from_secs(5);
 /// A survey that took one second is made again after so many seconds, and never sooner than
 /// [`SURVEY_AGE_MIN`].
 const SURVEY_SHARE: u32 = 100;
@@ -85,35 +90,144 @@ impl Endpoint {
         self,
         text: impl Fn() -> larder::Result<String> + Send + Sync + 'static,
     ) -> Result<()> {
-        let shared = Arc::new((self.listener, text));
-        for _ in 0..CLIENTS_MAX {
-            let shared = shared.clone();
-            std::thread::Builder::new()
-                .name("larder-metrics".into())
-                .spawn(move || answer_all(&shared.0, &shared.1))
-                .map_err(|source| Failure::Io {
-                    what: "cannot start a thread".into(),
-                    source,
-                })?;
+        self.listener.set_nonblocking(true).or_else(cannot_start)?;
+        let (asked, to_answer) = sync_channel(ANSWERS_MAX);
+        let shared = Arc::new((Mutex::new(to_answer), text));
+        for _ in 0..ANSWERS_MAX {
+            let shared = Arc::clone(&shared);
+            start(move || answer_all(&shared.0, &shared.1))?;
         }
-        Ok(())
+        start(move || take_in(&self.listener, &asked))
     }
 }
 
-/// Answers one client after another.
-fn answer_all(listener: &TcpListener, text: &dyn Fn() -> larder::Result<String>) {
-    loop {
-        match listener.accept() {
-            // What goes wrong with one client is that client's business.
-            Ok((client, _)) => {
-                if let Err(error) = answer(client, text) {
-                    tracing::debug!("a client of the metrics: {error}");
-                }
+fn start(run: impl FnOnce() + Send + 'static) -> Result<()> {
+    let thread = std::thread::Builder::new().name("larder-metrics".into());
+    thread.spawn(run).map(drop).or_else(cannot_start)
+}
+
+fn cannot_start<T>(source: io::Error) -> Result<T> {
+    Err(Failure::Io {
+        what: "cannot answer metrics".into(),
+        source,
+    })
+}
+
+/// A client that has not asked yet.
+struct Asking {
+    client: TcpStream,
+    said: Vec<u8>,
+    deadline: Instant,
+}
+
+impl Asking {
+    fn new(client: TcpStream) -> io::Result<Asking> {
+        client.set_nonblocking(true)?;
+        Ok(Asking {
+            client,
+            said: Vec::new(),
+            deadline: Instant::now() + REQUEST_WAIT_MAX,
+        })
+    }
+
+    /// Takes in what it has said since; `None`: it has not asked yet.
+    fn hear(&mut self) -> io::Result<Option<Request>> {
+        let mut bytes = [0; 1024];
+        loop {
+            if let Some(request) = understand(&self.said) {
+                return Ok(Some(request));
             }
+            match self.client.read(&mut bytes) {
+                // The end, or longer than any request should be.
+                Ok(0) => return Ok(Some(Request::Odd)),
+                Ok(_) if self.said.len() >= REQUEST_BYTES_MAX => return Ok(Some(Request::Odd)),
+                Ok(count) => self.said.extend_from_slice(&bytes[..count]),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+/// Who has asked, and for what.
+type Asked = (TcpStream, Request);
+
+/// Takes clients in and hands on those that have asked.
+fn take_in(listener: &TcpListener, asked: &SyncSender<Asked>) {
+    let mut asking: Vec<Asking> = Vec::new();
+    loop {
+        if let Err(error) = wait_for_words(listener, &asking) {
+            tracing::warn!("metrics cannot be answered: {error}");
+            std::thread::sleep(PAUSE);
+        }
+        match listener.accept() {
+            Ok((client, _)) => {
+                if asking.len() >= ASKING_MAX {
+                    asking.remove(0); // CLI-21
+                }
+                // What goes wrong with one client is that client's business.
+                asking.extend(Asking::new(client).map_err(tell_of_client).ok());
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => {
                 tracing::warn!("metrics cannot be answered: {error}");
                 std::thread::sleep(PAUSE);
             }
+        }
+        let now = Instant::now();
+        asking = (asking.into_iter())
+            .filter_map(|mut one| match one.hear() {
+                Ok(None) => (now < one.deadline).then_some(one),
+                Ok(Some(request)) => {
+                    // Who comes when as many are answered and as many more wait is left.
+                    if asked.try_send((one.client, request)).is_err() {
+                        tracing::debug!("a client of the metrics came when too many were there");
+                    }
+                    None
+                }
+                Err(error) => {
+                    tell_of_client(error);
+                    None
+                }
+            })
+            .collect();
+    }
+}
+
+fn tell_of_client(error: io::Error) {
+    tracing::debug!("a client of the metrics: {error}");
+}
+
+/// Waits until somebody comes, a client says something, or the time of one is over.
+fn wait_for_words(listener: &TcpListener, asking: &[Asking]) -> io::Result<()> {
+    let mut watched = vec![PollFd::new(listener, PollFlags::IN)];
+    watched.extend((asking.iter()).map(|one| PollFd::new(&one.client, PollFlags::IN)));
+    let first = asking.first().map(|one| {
+        let left = one.deadline.saturating_duration_since(Instant::now());
+        rustix::event::Timespec {
+            tv_sec: left.as_secs() as i64,
+            tv_nsec: i64::from(left.subsec_nanos()),
+        }
+    });
+    match poll(&mut watched, first.as_ref()) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Answers one client after another.
+fn answer_all(clients: &Mutex<Receiver<Asked>>, text: &dyn Fn() -> larder::Result<String>) {
+    loop {
+        let next = clients
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .recv();
+        let Ok((client, request)) = next else {
+            return; // Nobody takes clients in any more.
+        };
+        if let Err(error) = answer(client, &request, text) {
+            tell_of_client(error);
         }
     }
 }
@@ -165,10 +279,14 @@ fn good_for(took: Duration) -> Duration {
 }
 
 /// Answers one client and closes.
-fn answer(mut client: TcpStream, text: impl FnOnce() -> larder::Result<String>) -> io::Result<()> {
-    let began = Instant::now();
-    let deadline = began + CLIENT_WAIT_MAX;
-    let (status, body) = match read_request(&mut client, began + REQUEST_WAIT_MAX)? {
+fn answer(
+    mut client: TcpStream,
+    request: &Request,
+    text: impl FnOnce() -> larder::Result<String>,
+) -> io::Result<()> {
+    client.set_nonblocking(false)?;
+    let deadline = Instant::now() + ANSWER_WAIT_MAX;
+    let (status, body) = match request {
         Request::Metrics => match text() {
             Ok(text) => ("200 OK", text),
             Err(error) => ("500 Internal Server Error", format!("{error}\n")),
@@ -196,22 +314,6 @@ enum Request {
     Elsewhere,
     Other,
     Odd,
-}
-
-fn read_request(client: &mut TcpStream, deadline: Instant) -> io::Result<Request> {
-    let mut bytes = vec![0; REQUEST_BYTES_MAX];
-    let mut length = 0;
-    loop {
-        if let Some(request) = understand(&bytes[..length]) {
-            return Ok(request);
-        }
-        client.set_read_timeout(Some(left(deadline)?))?;
-        match client.read(&mut bytes[length..])? {
-            // The end, or longer than any request should be.
-            0 => return Ok(Request::Odd),
-            count => length += count,
-        }
-    }
 }
 
 /// `CLI-21`: what is left of a client's time.
@@ -248,7 +350,6 @@ fn understand(bytes: &[u8]) -> Option<Request> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::BufRead;
 
     #[test]
     fn requests_are_told_apart() {
@@ -298,69 +399,67 @@ mod tests {
         }
     }
 
+    /// Serves one number, and says where.
+    fn serve() -> SocketAddr {
+        let endpoint = Endpoint::bind("127.0.0.1:0").unwrap();
+        let address = endpoint.address();
+        endpoint.serve_text(|| Ok("larder_up 1\n".into())).unwrap();
+        address
+    }
+
+    /// What a client is answered; nothing when it is left.
+    fn talk(address: SocketAddr, said: &[u8]) -> String {
+        let mut client = TcpStream::connect(address).unwrap();
+        // It may hang up before all is said.
+        drop(client.write_all(said));
+        drop(client.shutdown(std::net::Shutdown::Write));
+        io::read_to_string(client).unwrap_or_default()
+    }
+
+    const ASKS: &[u8] = b"GET /metrics HTTP/1.1\r\n\r\n";
+
     #[test]
     fn odd_clients_are_got_rid_of() {
-        let endpoint = Endpoint::bind("127.0.0.1:0").unwrap();
-        let talk = |said: &[u8]| -> String {
-            let mut client = TcpStream::connect(endpoint.address()).unwrap();
-            let (server, _) = endpoint.listener.accept().unwrap();
-            std::thread::scope(|scope| {
-                scope.spawn(|| {
-                    // It may hang up before all is said.
-                    drop(client.write_all(said));
-                    drop(client.shutdown(std::net::Shutdown::Write));
-                });
-                let answered = answer(server, || Ok("larder_up 1\n".into()));
-                assert!(
-                    answered.is_ok() || said.len() > REQUEST_BYTES_MAX,
-                    "{answered:?}"
-                );
-            });
-            let mut line = String::new();
-            // Reset, when it has not read all that was said.
-            drop(io::BufReader::new(&client).read_line(&mut line));
-            line
-        };
-        assert_eq!(
-            talk(b"GET /metrics HTTP/1.1\r\n\r\n"),
-            "HTTP/1.1 200 OK\r\n"
-        );
-        assert_eq!(talk(b"GET"), "HTTP/1.1 400 Bad Request\r\n");
-        let long = talk(&vec![b'x'; 100 * REQUEST_BYTES_MAX]);
+        let address = serve();
+        let answered = talk(address, ASKS);
+        assert!(answered.starts_with("HTTP/1.1 200 OK\r\n"), "{answered}");
+        assert!(answered.ends_with("\r\n\r\nlarder_up 1\n"), "{answered}");
+        assert!(talk(address, b"GET").starts_with("HTTP/1.1 400 Bad Request\r\n"));
+        // Reset, when it has not read all that was said.
+        let long = talk(address, &vec![b'x'; 100 * REQUEST_BYTES_MAX]);
         assert!(long.is_empty() || long.contains("400"), "CLI-21: {long}");
     }
 
     #[test]
     fn a_silent_client_is_left() {
-        let endpoint = Endpoint::bind("127.0.0.1:0").unwrap();
-        let _silent = TcpStream::connect(endpoint.address()).unwrap();
-        let (mut server, _) = endpoint.listener.accept().unwrap();
-        let soon = Instant::now() + Duration::from_millis(30);
-        assert!(read_request(&mut server, soon).is_err(), "CLI-21");
-        assert!(soon.elapsed() < CLIENT_WAIT_MAX, "CLI-21");
+        let address = serve();
+        let began = Instant::now();
+        let mut silent = TcpStream::connect(address).unwrap();
+        assert_eq!(silent.read(&mut [0]).unwrap(), 0, "CLI-21: it is closed");
+        assert!(began.elapsed() >= REQUEST_WAIT_MAX / 2, "CLI-21");
     }
 
     #[test]
-    fn clients_do_not_wait_for_each_other() {
-        let endpoint = Endpoint::bind("127.0.0.1:0").unwrap();
-        let address = endpoint.address();
-        endpoint.serve_text(|| Ok("larder_up 1\n".into())).unwrap();
-        let ask = || {
-            let mut client = TcpStream::connect(address).unwrap();
-            client.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
-            io::read_to_string(client).unwrap()
-        };
+    fn silent_clients_keep_nobody_out() {
+        let address = serve();
         let began = Instant::now();
-        // One says nothing, one does not read: another is answered beside them.
-        let idle: Vec<TcpStream> = (1..CLIENTS_MAX)
+        let mut silent: Vec<TcpStream> = (0..100)
             .map(|_| TcpStream::connect(address).unwrap())
             .collect();
-        assert!(ask().ends_with("larder_up 1\n"), "CLI-21");
-        assert!(began.elapsed() < REQUEST_WAIT_MAX, "CLI-21");
-        // With all places taken it comes to its turn when idle ones are left.
-        let more = TcpStream::connect(address).unwrap();
-        assert!(ask().ends_with("larder_up 1\n"), "CLI-21");
-        assert!(began.elapsed() < 3 * CLIENT_WAIT_MAX, "CLI-21");
-        drop((idle, more));
+        assert!(talk(address, ASKS).ends_with("larder_up 1\n"), "CLI-21");
+        // With the time of one for each place, one after the other, it was 26 s.
+        assert!(began.elapsed() < 10 * REQUEST_WAIT_MAX, "CLI-21");
+        // The oldest has given way: its connection is at its end.
+        assert_eq!(silent[0].read(&mut [0]).unwrap(), 0, "CLI-21");
+        // Nobody who has asked and does not read keeps others out either.
+        let idle: Vec<TcpStream> = (1..ANSWERS_MAX)
+            .map(|_| {
+                let mut client = TcpStream::connect(address).unwrap();
+                client.write_all(ASKS).unwrap();
+                client
+            })
+            .collect();
+        assert!(talk(address, ASKS).ends_with("larder_up 1\n"), "CLI-21");
+        drop(idle);
     }
 }

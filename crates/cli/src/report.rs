@@ -2,7 +2,7 @@
 
 use crate::args::{CheckArgs, DfArgs, FragArgs};
 use crate::databases::{with_database, with_untrusted_database};
-use crate::error::{At, Failure, Result};
+use crate::error::{At, Failure, Result, warn};
 use crate::output::{Align, Output, Table};
 use crate::retention::{history_json, history_summary};
 use crate::units::{percent, show_size};
@@ -11,7 +11,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 use larder::directory::DatabaseDir;
 use larder::limits::INLINE_BYTES_MAX;
 use larder::{
-    CheckReport, Database, FragReport, SpaceReport, Tuning, find_damage, gather_bytes_default,
+    CheckReport, Database, FragReport, SpaceReport, Trust, Tuning, find_damage,
+    gather_bytes_default,
 };
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -263,7 +264,11 @@ pub(crate) fn check(args: &CheckArgs, out: &mut Output) -> Result<()> {
         (Some(report), Err(_)) if !report.findings.is_empty() => report,
         (None, Err(Failure::Larder(error))) if error.is_of_catalog() => {
             // It cannot be opened: the catalog alone is looked at.
-            let findings = find_damage(&args.db)?;
+            let trust = match args.untrusted {
+                true => Trust::Nobody,
+                false => Trust::of_environment(),
+            };
+            let findings = find_damage(&args.db, trust)?;
             if findings.is_empty() {
                 return Err(error.into());
             }
@@ -323,16 +328,15 @@ fn print_check(
         ))?;
     }
     if let Some(first) = open.first() {
-        eprintln!(
-            "larder: warning: other users may read or use '{}'{}, and so what is in the database \
-             whatever modes the \
-             mount shows; 'larder check --fix-modes' takes that from them",
-            first.display(),
-            match open.len() - 1 {
-                0 => String::new(),
-                more => format!(" and {more} more in the database"),
-            }
-        );
+        let more = match open.len() - 1 {
+            0 => String::new(),
+            more => format!(" and {more} more in the database"),
+        };
+        warn(&format!(
+            "warning: other users may read or use '{}'{more}, and so what is in the database \
+             whatever modes the mount shows; 'larder check --fix-modes' takes that from them",
+            first.display()
+        ));
     }
     for finding in &report.findings {
         out.line(&visible(finding))?;

@@ -1,6 +1,7 @@
 //! Serving a mount from its beginning to its end.
 
 use crate::address::split_moment;
+use crate::attendant::Attendant;
 use crate::databases::open_database;
 use crate::ending::{end_on_signals, listen};
 use crate::error::{At, Failure, Result};
@@ -81,6 +82,14 @@ pub(crate) fn serve(request: &Request, ready: impl FnOnce(&MountInfo) -> Result<
     };
     // After the port, which may be below 1024, and before anything of the database is read.
     privileges::give_up()?;
+    // While nothing is open yet that others may wait for.
+    let attendant = Attendant::start(db);
+    if let Err(error) = &attendant {
+        tracing::warn!(
+            "if this server is killed, programs may wait for it until somebody uses the database: \
+             its attendant cannot be started ({error})"
+        );
+    }
     let signals = listen()?;
     let label = std::path::absolute(dir).at(|| format!("cannot examine '{}'", dir.display()))?;
     let database = open_database(db, &format!("mount {}", label.display()))?;
@@ -135,6 +144,8 @@ pub(crate) fn serve(request: &Request, ready: impl FnOnce(&MountInfo) -> Result<
         tracing::info!("'{}' is unmounted, everything is durable", dir.display());
     }
     let left = lock.leave();
+    // Before `umount` returns.
+    drop(attendant);
     served.and(left)
 }
 

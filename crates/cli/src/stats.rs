@@ -5,9 +5,11 @@ use crate::databases::with_database;
 use crate::error::{At, Result, warn};
 use crate::output::{Align, Output, Table};
 use crate::units::show_size;
-use larder::StatsReport;
+use larder::{SessionInfo, StatsReport, gather_bytes_default, list_sessions};
 use serde_json::{Value, json};
 use signal_hook::consts::{SIGINT, SIGTERM};
+use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -41,13 +43,16 @@ pub(crate) fn stats(args: &StatsArgs, out: &mut Output) -> Result<()> {
             next += interval;
             let now = database.stats()?;
             let rates = Rates::between(&before, &now);
+            let sessions = other_sessions(&args.db);
             if out.is_json() {
-                out.item(&stats_json(&now, &rates).to_string())?;
+                let bound = database.tuning()?.gather_bytes_max;
+                let memory = (bound.unwrap_or_else(gather_bytes_default), &sessions[..]);
+                out.item(&stats_json(&now, &rates, memory).to_string())?;
             } else {
                 if lines % HEADER_LINES == 0 {
                     table.row(HEADER.map(str::to_owned).to_vec());
                 }
-                table.row(cells(&now, &rates));
+                table.row(cells(&now, &rates, &sessions));
                 let text = table.take_lines();
                 text.iter().try_for_each(|line| out.line(line))?;
             }
@@ -60,6 +65,21 @@ pub(crate) fn stats(args: &StatsArgs, out: &mut Output) -> Result<()> {
         out.end_list()?;
     }
     Ok(())
+}
+
+/// The sessions of other processes, mounts among them.
+fn other_sessions(database: &Path) -> Vec<SessionInfo> {
+    let own = std::process::id();
+    let all = list_sessions(database).into_iter();
+    all.filter(|session| session.pid != own).collect()
+}
+
+/// What their processes have resident, bytes: one may have several sessions.
+fn memory_of(sessions: &[SessionInfo]) -> u64 {
+    let by_process: BTreeMap<u32, u64> = (sessions.iter())
+        .filter_map(|session| Some((session.pid, session.resident_bytes?)))
+        .collect();
+    by_process.values().sum()
 }
 
 /// Sleeps; `false` when the command shall end.
@@ -95,7 +115,7 @@ impl Rates {
     }
 }
 
-const HEADER: [&str; 11] = [
+const HEADER: [&str; 12] = [
     "commits/s",
     "written/s",
     "retired/s",
@@ -107,6 +127,7 @@ const HEADER: [&str; 11] = [
     "inodes",
     "log",
     "sessions",
+    "memory",
 ];
 
 fn new_table() -> Table {
@@ -117,7 +138,7 @@ fn new_table() -> Table {
     table
 }
 
-fn cells(now: &StatsReport, rates: &Rates) -> Vec<String> {
+fn cells(now: &StatsReport, rates: &Rates, sessions: &[SessionInfo]) -> Vec<String> {
     vec![
         format!("{:.1}", rates.commits),
         show_size(rates.written_bytes as u64),
@@ -130,10 +151,21 @@ fn cells(now: &StatsReport, rates: &Rates) -> Vec<String> {
         now.inode_count.to_string(),
         show_size(now.wal_bytes),
         now.session_count.to_string(),
+        show_size(memory_of(sessions)),
     ]
 }
 
-fn stats_json(now: &StatsReport, rates: &Rates) -> Value {
+/// `memory`: the bound of content that waits to be written, and the other sessions.
+fn stats_json(now: &StatsReport, rates: &Rates, memory: (u64, &[SessionInfo])) -> Value {
+    let sessions: Vec<Value> = (memory.1.iter())
+        .map(|session| {
+            json!({
+                "pid": session.pid,
+                "label": session.label,
+                "resident_bytes": session.resident_bytes,
+            })
+        })
+        .collect();
     json!({
         "at_ns": now.at_ns,
         "commits_per_s": rates.commits,
@@ -153,6 +185,9 @@ fn stats_json(now: &StatsReport, rates: &Rates) -> Value {
         "refused_count": now.refused_count,
         "wal_bytes": now.wal_bytes,
         "session_count": now.session_count,
+        "resident_bytes": memory_of(memory.1),
+        "gather_bytes_max": memory.0,
+        "sessions": sessions,
     })
 }
 

@@ -17,6 +17,7 @@ use crate::cover::{cover, path_below};
 use crate::databases::{await_mounts, open_database};
 use crate::error::{At, Failure, Result, warn};
 use crate::output::Output;
+use crate::privileges;
 use crate::txn::tell;
 use crate::txn_args::RunArgs;
 use larder::directory::DatabaseDir;
@@ -30,12 +31,15 @@ use rustix::process::{
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use std::ffi::OsString;
 use std::io::ErrorKind;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::mpsc::{self, Sender};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// How long what CMD has left running may take to end after SIGTERM, and CMD after a signal.
@@ -53,6 +57,8 @@ pub(crate) fn run(args: &RunArgs, out: &mut Output) -> Result<()> {
     enter_namespace()?;
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
         .at(|| "cannot look after what the program starts".into())?;
+    let starter = Starter::new();
+    privileges::give_up_but_kill()?;
     let signals =
         Signals::new([SIGINT, SIGTERM, SIGHUP]).at(|| "cannot listen to signals".into())?;
     let directory = DatabaseDir::open(&db).at(|| format!("cannot open '{}'", db.display()))?;
@@ -62,7 +68,7 @@ pub(crate) fn run(args: &RunArgs, out: &mut Output) -> Result<()> {
     };
     let transaction = LongTransaction::begin(&db, options)
         .at(|| format!("cannot begin a transaction on '{}'", db.display()))?;
-    let ended = in_transaction(args, &directory, &transaction, place, signals);
+    let ended = in_transaction(args, &directory, &transaction, place, (starter, signals));
     let status = match ended {
         Ok(status) => status,
         Err(failure) => {
@@ -149,7 +155,7 @@ fn in_transaction(
     db: &DatabaseDir,
     transaction: &LongTransaction,
     place: Place,
-    signals: Signals,
+    (starter, signals): (Starter, Signals),
 ) -> Result<Ended> {
     let workspace = transaction.directory();
     let (dir, is_own) = match place {
@@ -162,12 +168,13 @@ fn in_transaction(
     };
     let outcome = mount_view(&workspace, &dir).and_then(|mounted| {
         let view = View {
-            db,
-            workspace: &workspace,
-            dir: &dir,
+            db: db.clone(),
+            workspace: workspace.clone(),
+            dir: dir.clone(),
             is_own,
+            program: args.command.clone(),
         };
-        let ended = run_command(args, &view, signals);
+        let ended = run_command(view, starter, signals);
         let closed = unmount_view(mounted);
         let ended = ended?;
         closed.map(|()| ended)
@@ -201,26 +208,27 @@ fn mount_view(workspace: &Path, dir: &Path) -> Result<Mounted> {
     larder_fuse::mount(database, dir, &options).at(cannot)
 }
 
-/// Where the program works.
-struct View<'a> {
-    db: &'a DatabaseDir,
-    workspace: &'a Path,
-    dir: &'a Path,
+/// A program, and where it works.
+struct View {
+    db: DatabaseDir,
+    workspace: PathBuf,
+    dir: PathBuf,
     /// The program starts in it.
     is_own: bool,
+    program: Vec<OsString>,
 }
 
-impl View<'_> {
+impl View {
     /// The program, before it is started; `at` says where paths of this process are for it.
-    fn command(&self, args: &RunArgs, at: impl Fn(&Path) -> PathBuf) -> Command {
-        let mut command = Command::new(&args.command[0]);
+    fn command(&self, at: impl Fn(&Path) -> PathBuf) -> Command {
+        let mut command = Command::new(&self.program[0]);
         command
-            .args(&args.command[1..])
-            .env(TRANSACTION_VARIABLE, at(self.workspace));
+            .args(&self.program[1..])
+            .env(TRANSACTION_VARIABLE, at(&self.workspace));
         if self.is_own {
-            command.current_dir(at(self.dir));
+            command.current_dir(at(&self.dir));
         } else if let Ok(here) = std::env::current_dir()
-            && here.starts_with(self.dir)
+            && here.starts_with(&self.dir)
         {
             command.current_dir(here); // By its path: the view, not what lies under it.
         }
@@ -228,44 +236,61 @@ impl View<'_> {
     }
 
     /// Starts the program where the database is covered, or says that it is not.
-    fn start(&self, args: &RunArgs) -> std::io::Result<Child> {
+    fn start(&self) -> std::io::Result<Child> {
         let below = |path: &Path| path_below(self.db.path(), path);
-        match cover(self.db, &below(self.dir)) {
-            Ok(()) => self.command(args, below).spawn(),
+        match cover(&self.db, &below(&self.dir)) {
+            Ok(()) => self.command(below).spawn(),
             Err(error) => {
                 warn(&format!(
                     "'{}' cannot be covered ({error}); what the program does with it by its \
                      path is outside of the transaction",
                     self.db.path().display()
                 ));
-                self.command(args, Path::to_owned).spawn()
+                self.command(Path::to_owned).spawn()
             }
         }
     }
 }
 
-fn run_command(args: &RunArgs, view: &View<'_>, signals: Signals) -> Result<Ended> {
-    // A thread of its own: the namespace that it enters is that of what it starts, not the
-    // server's.
-    let started = std::thread::scope(|scope| scope.spawn(|| view.start(args)).join());
-    let started = started.map_err(|_| {
-        Failure::Other("the thread that starts the program panicked; report it".into())
-    })?;
-    let child = started.map_err(|error| {
-        let name = args.command[0].to_string_lossy();
-        match error.kind() {
-            ErrorKind::NotFound => {
-                warn(&format!(
-                    "cannot run '{name}': there is no such program; check the name"
-                ));
-                Failure::Told(127)
-            }
-            _ => {
-                warn(&format!(
-                    "cannot run '{name}': {error}; check its permissions"
-                ));
-                Failure::Told(126)
-            }
+/// The thread that starts the program: it has what this process was started with (`CLI-42`), and
+/// the namespace that it enters is the program's, not the server's.
+struct Starter {
+    ask: Sender<View>,
+    thread: JoinHandle<Option<std::io::Result<Child>>>,
+}
+
+impl Starter {
+    fn new() -> Starter {
+        let (ask, asked) = mpsc::channel::<View>();
+        // Nobody asks where nothing can be mounted.
+        let thread = std::thread::spawn(move || asked.recv().ok().map(|view| view.start()));
+        Starter { ask, thread }
+    }
+
+    /// Starts the program, and ends the thread.
+    fn start(self, view: View) -> Result<std::io::Result<Child>> {
+        let panicked =
+            || Failure::Other("the thread that starts the program panicked; report it".into());
+        self.ask.send(view).map_err(|_| panicked())?;
+        let started = self.thread.join().ok().flatten();
+        started.ok_or_else(panicked)
+    }
+}
+
+fn run_command(view: View, starter: Starter, signals: Signals) -> Result<Ended> {
+    let name = view.program[0].to_string_lossy().into_owned();
+    let child = starter.start(view)?.map_err(|error| match error.kind() {
+        ErrorKind::NotFound => {
+            warn(&format!(
+                "cannot run '{name}': there is no such program; check the name"
+            ));
+            Failure::Told(127)
+        }
+        _ => {
+            warn(&format!(
+                "cannot run '{name}': {error}; check its permissions"
+            ));
+            Failure::Told(126)
         }
     })?;
     wait_for(child, signals)

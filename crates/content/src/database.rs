@@ -3,16 +3,16 @@
 use crate::environment::joined;
 use crate::files::provide_files;
 use crate::path::split_path;
-use crate::provider::{FileHandle, ProviderFactory, Source, StoreProvider};
+use crate::provider::{FileHandle, ProviderFactory, Source};
 use crate::readonly::ReadonlyProvider;
 use crate::stores::Stores;
 use crate::turnstile::{Pool, Turnstile};
 use crate::types::{Attr, Caller, InodeFlags, NewNode, NodeId, RenameMode, SetAttr, XattrMode};
 use larder_object::format::limits::{SYMLINK_BYTES_MAX, SYMLINK_FOLLOW_MAX};
-use larder_object::format::{FileKind, Ino, Name, NameError, StoreId};
+use larder_object::format::{FileKind, Ino, Name};
 use larder_object::{
     AccessRule, AlignedBuf, AsOf, Engine, EngineOptions, Error, ErrorKind, InitOptions, Result,
-    StoreRow, View,
+    View,
 };
 use std::collections::HashMap;
 use std::path::Path;
@@ -45,31 +45,6 @@ pub struct OpenOptions {
     pub providers: HashMap<String, ProviderFactory>,
     /// Engine settings; the default suits everyone but tests.
     pub engine: EngineOptions,
-}
-
-/// A store as `larder store list` shows it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StoreInfo {
-    /// Its id.
-    pub store: StoreId,
-    /// Its name; also the name of its table unless it shows another store's.
-    pub name: String,
-    /// `files`, `readonly`, or the name of a provider of your own.
-    pub provider: String,
-    /// Where it is mounted.
-    pub mount: String,
-    /// The name of the store whose table it shows.
-    pub table: String,
-}
-
-/// A store with its provider and its place in the tree.
-#[derive(Clone)]
-pub(crate) struct MountedStore {
-    pub(crate) row: StoreRow,
-    /// `None`: this program does not have the provider.
-    pub(crate) provider: Option<Arc<dyn StoreProvider>>,
-    /// Where the mount hangs: the root of this store, under this name; `None` for `main`.
-    pub(crate) place: Option<(StoreId, Name)>,
 }
 
 /// An open database. Cheap to clone; the last clone to go closes it.
@@ -268,7 +243,7 @@ impl Database {
         };
         let mut links_left = SYMLINK_FOLLOW_MAX;
         let parent = self.walk(NodeId::ROOT, parents, true, &mut links_left)?;
-        Ok((parent.into_directory(path)?, name_of(last)?))
+        Ok((parent.into_directory(path)?, Name::new(last)?))
     }
 
     /// Follows `parts` from directory `start`.
@@ -323,7 +298,7 @@ impl Database {
         let names: Vec<Name> = parts
             .iter()
             .take_while(|part| **part != b"..")
-            .map(|part| name_of(part))
+            .map(|part| Ok(Name::new(part)?))
             .collect::<Result<_>>()?;
         match self.find_mount(dir, &names[0]) {
             Some(store) => {
@@ -617,18 +592,6 @@ fn init_options(options: &CreateOptions) -> InitOptions {
         root_gid: owner.gid,
         group: options.group,
     }
-}
-
-fn name_of(part: &[u8]) -> Result<Name> {
-    Name::new(part).map_err(|error| {
-        let kind = match error {
-            NameError::TooLong => ErrorKind::NameTooLong,
-            NameError::Empty | NameError::Reserved | NameError::Forbidden => {
-                ErrorKind::InvalidInput
-            }
-        };
-        Error::new(kind, error.to_string())
-    })
 }
 
 /// Where a walk is.

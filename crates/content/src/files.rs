@@ -3,19 +3,18 @@
 //! Every change checks first and changes then: after the first step nothing can fail but the
 //! engine itself.
 
+use crate::attributes;
 use crate::handle::Handle;
 pub(crate) use reader::FilesReader;
-pub(crate) use require::require_kind;
+pub(crate) use require::{absent, require_file, require_kind};
 use require::{require_directory, require_empty_directory, require_linked};
 
 use crate::inode_flags::{
     require_adding, require_attributes, require_content, require_free, require_removing, set_flags,
 };
 use crate::provider::{FileHandle, ProviderContext, Source, StoreProvider};
-use crate::set_id::{SETGID, set_id_bits};
-use crate::types::{
-    Attr, Caller, DirEntry, InodeFlags, NewNode, RenameMode, SetAttr, SetTime, XattrMode,
-};
+use crate::set_id::SETGID;
+use crate::types::{Attr, Caller, DirEntry, InodeFlags, NewNode, RenameMode, SetAttr, XattrMode};
 use crate::xattr::{Inherited, Xattrs};
 use larder_object::format::limits::LINK_COUNT_MAX;
 use larder_object::format::{FileKind, Ino, Name, StoreId};
@@ -257,54 +256,26 @@ impl StoreProvider for FilesProvider {
     }
 
     fn set_attr(&self, ino: Ino, set: &SetAttr) -> Result<Attr> {
-        if let Some(size) = set.size_bytes {
+        if let Some(size_bytes) = set.size_bytes {
             let node = self.engine.look().node(self.table, ino)?;
             let row = self.engine.row(&node)?;
             require_file(&row)?;
             require_attributes(&row, set)?;
-            if set.drop_set_id {
-                // Before the content: no crash leaves new content with the bits of the old.
-                let first = SetAttr {
-                    drop_set_id: true,
-                    ..SetAttr::default()
-                };
-                self.set_attr(ino, &first)?;
-            }
-            self.engine.truncate(&node, size)?;
+            return Ok(self.attr_of(attributes::truncate(&self.engine, &node, size_bytes, set)?));
         }
         let change = self.engine.write_guard()?;
         let node = change.node(self.table, ino)?;
         require_attributes(&change.row(&node)?, set)?;
         let now_ns = change.now_ns;
-        let at = |time: SetTime| match time {
-            SetTime::Now => now_ns,
-            SetTime::At(ns) => ns,
-        };
         let has_owner = set.uid.is_some() || set.gid.is_some();
-        let drops = (has_owner || set.drop_set_id) && node.kind() != FileKind::Directory;
-        if has_owner && drops && change.find_xattr(&node, CAPABILITY_XATTR)?.is_some() {
+        if has_owner
+            && node.kind() != FileKind::Directory
+            && change.find_xattr(&node, CAPABILITY_XATTR)?.is_some()
+        {
             change.set_xattr(&node, CAPABILITY_XATTR, None)?;
         }
-        let mask = AttrMask {
-            mode: set.mode.is_some() || drops,
-            owner: has_owner,
-            atime: set.atime.is_some(),
-            mtime: set.mtime.is_some(),
-            ctime: true,
-            ..AttrMask::default()
-        };
-        let row = change.update(&node, mask, |row| {
-            row.mode = match set.mode {
-                Some(mode) => mode & 0o7777,
-                None if drops => row.mode & !set_id_bits(row.mode),
-                None => row.mode,
-            };
-            row.uid = set.uid.unwrap_or(row.uid);
-            row.gid = set.gid.unwrap_or(row.gid);
-            row.atime_ns = set.atime.map_or(row.atime_ns, at);
-            row.mtime_ns = set.mtime.map_or(row.mtime_ns, at);
-            row.ctime_ns = set.ctime.map_or(now_ns, at);
-        })?;
+        let mask = attributes::mask_of(set, node.kind());
+        let row = change.update(&node, mask, |row| attributes::apply(set, row, now_ns))?;
         change.commit()?;
         Ok(self.attr_of(row))
     }
@@ -635,14 +606,6 @@ fn touch_ctime(change: &WriteGuard<'_>, node: &Arc<Node>) -> Result<()> {
             |row| row.ctime_ns = now_ns,
         )
         .map(drop)
-}
-
-pub(crate) fn require_file(row: &InodeRow) -> Result<()> {
-    require_kind(row.kind)
-}
-
-pub(crate) fn absent(name: &Name) -> Error {
-    Error::new(ErrorKind::NotFound, format!("'{name}' does not exist"))
 }
 
 fn exists(name: &Name) -> Error {

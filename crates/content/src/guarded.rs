@@ -186,6 +186,7 @@ impl FileHandle for GuardedHandle {
         move_range(from: u64, len_bytes: u64, to: u64) -> ();
         drop_set_id() -> bool;
         set_len(size_bytes: u64) -> ();
+        truncate(size_bytes: u64, set: &SetAttr) -> Option<Attr>;
         expect_len(size_bytes: u64) -> ();
         allocate(mode: AllocateMode, offset: u64, len_bytes: u64) -> ();
         share_from(from: FileContent, from_offset: u64, to_offset: u64, len_bytes: u64) -> u64;

@@ -1,9 +1,10 @@
 //! An open regular file of the `files` provider, with its prefetching.
 
+use crate::attributes::truncate;
 use crate::inode_flags::require_content;
 use crate::provider::{FileContent, FileHandle, Source};
 use crate::set_id::set_id_bits;
-use crate::types::{AllocateMode, Attr, InodeFlags, SeekTarget};
+use crate::types::{AllocateMode, Attr, InodeFlags, SeekTarget, SetAttr};
 use larder_object::format::StoreId;
 use larder_object::format::limits::FILE_BYTES_MAX;
 use larder_object::{AccessRule, AsOf, AttrMask, Engine, Error, ErrorKind, Node, Result, View};
@@ -232,6 +233,12 @@ impl FileHandle for Handle {
     fn set_len(&self, size_bytes: u64) -> Result<()> {
         self.require_edit()?;
         self.engine.truncate(&self.node, size_bytes)
+    }
+
+    fn truncate(&self, size_bytes: u64, set: &SetAttr) -> Result<Option<Attr>> {
+        self.require_edit()?;
+        let row = truncate(&self.engine, &self.node, size_bytes, set)?;
+        Ok(Some(Attr::of(self.reader.store, row)))
     }
 
     fn expect_len(&self, size_bytes: u64) -> Result<()> {

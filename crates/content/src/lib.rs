@@ -25,6 +25,7 @@
 //! lets the kernel do them); the API acts as the owner of the database.
 
 mod acl;
+mod attributes;
 mod changes;
 mod client;
 mod clone;
@@ -64,7 +65,7 @@ pub use changes::Changes;
 pub use client::attach_client;
 pub use clone::{CloneOptions, CloneReport};
 pub use copy::{COPY_BYTES_MAX, copy_range};
-pub use database::{CreateOptions, Database, OpenOptions, RETENTION_NS_DEFAULT, StoreInfo};
+pub use database::{CreateOptions, Database, OpenOptions, RETENTION_NS_DEFAULT};
 pub use environment::{COVERED, TRANSACTION_VARIABLE, transaction_of};
 pub use glob::matches as matches_glob;
 pub use history::{
@@ -99,6 +100,7 @@ pub use seal::{
     VerifyReport,
 };
 pub use sql::{SqlResult, SqlSession};
+pub use stores::StoreInfo;
 pub use transaction::{Transaction, TransactionOptions};
 pub use types::{
     AllocateMode, Attr, Caller, DirEntry, InodeFlags, NewNode, NodeId, RenameMode, SeekTarget,

@@ -1,6 +1,7 @@
 //! Listing directories: the entries of a provider, then the stores that are mounted there.
 
-use crate::database::{Database, MountedStore, Shown};
+use crate::database::{Database, Shown};
+use crate::stores::MountedStore;
 use crate::types::{Attr, DirEntry, NodeId};
 use larder_object::format::{FileKind, Ino, Name};
 use larder_object::{ErrorKind, Result};

@@ -6,6 +6,7 @@
 use crate::database::{Database, Shared, Shown};
 use crate::readonly::ReadonlyProvider;
 use crate::stores::Stores;
+use crate::types::NodeId;
 use larder_object::{Error, ErrorKind, Moment, Result, SnapshotRow, View, utc};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -118,6 +119,37 @@ impl Database {
     pub fn shows(&self) -> Option<(u64, i64)> {
         let (seq, at_ns) = self.shared.shown.view().shows()?;
         Some((seq.0, at_ns))
+    }
+
+    /// What a node that is shown as it was at another moment is in the present, whether it is still
+    /// there or not: all of a past, and what a store shows of a snapshot. `None`: it is of the
+    /// present. No I/O.
+    pub fn present_node(&self, node: NodeId) -> Option<NodeId> {
+        match self.snapshot_table(node.store) {
+            Some(store) => Some(NodeId { store, ..node }),
+            None => matches!(self.shared.shown, Shown::Past(_)).then_some(node),
+        }
+    }
+
+    /// The node in the present that is the file that `node`, which is no more, was at the moment
+    /// that it is shown as of: a program has saved it since, which makes another inode of it.
+    /// `None`: it was deleted, or `node` is of the present. Cost: a lookup, and the commit of saves
+    /// that wait for one.
+    pub fn saved_since(&self, node: NodeId) -> Result<Option<NodeId>> {
+        let Some(present) = self.present_node(node) else {
+            return Ok(None);
+        };
+        let (engine, shown) = match &self.shared.shown {
+            Shown::Present(engine) | Shown::Transaction(engine, _) => (engine, None),
+            Shown::Past(past) => (past.present(), past.shows()),
+        };
+        let seq = match (self.snapshot_of(node.store), shown) {
+            (Some(snapshot), _) => engine.resolve_moment(&Moment::Snapshot(snapshot))?.0,
+            (None, Some((seq, _))) => seq,
+            (None, None) => return Ok(None),
+        };
+        let saved = engine.saved_as(self.table_of(present.store), present.ino, seq)?;
+        Ok(saved.map(|ino| NodeId { ino, ..present }))
     }
 
     /// The present of the database's clock, nanoseconds since 1970.

@@ -155,8 +155,11 @@ pub trait StoreProvider: Send + Sync {
     ) -> Result<()> {
         refuse()
     }
-    /// The target of a symbolic link.
-    fn read_link(&self, ino: Ino) -> Result<Vec<u8>>;
+    /// The target of a symbolic link; by default there are none.
+    fn read_link(&self, _ino: Ino) -> Result<Vec<u8>> {
+        let why = "this is not a symbolic link";
+        Err(Error::new(ErrorKind::InvalidInput, why))
+    }
     /// Opens a regular file. `write` asks for a handle that can change it.
     fn open(&self, ino: Ino, write: bool) -> Result<Box<dyn FileHandle>>;
     /// Reads all of a regular file into `buffer`, which then has its length.
@@ -205,10 +208,15 @@ pub trait StoreProvider: Send + Sync {
         Ok(false)
     }
     /// The names of the extended attributes; user columns that are not NULL show as
-    /// `user.column.NAME`.
-    fn xattrs(&self, ino: Ino) -> Result<Vec<Vec<u8>>>;
+    /// `user.column.NAME`. By default there are none.
+    fn xattrs(&self, _ino: Ino) -> Result<Vec<Vec<u8>>> {
+        Ok(Vec::new())
+    }
     /// The value of an extended attribute; [`crate::ErrorKind::NoAttribute`] if it has none.
-    fn xattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>>;
+    fn xattr(&self, _ino: Ino, _name: &[u8]) -> Result<Vec<u8>> {
+        let why = "there is no such extended attribute";
+        Err(Error::new(ErrorKind::NoAttribute, why))
+    }
     /// Sets an extended attribute. An access control list is checked, and an access list sets the
     /// mode. [`crate::ErrorKind::Unsupported`] outside the namespaces `user.`, `trusted.` and
     /// `security.`.
@@ -280,6 +288,11 @@ pub trait FileHandle: Send + Sync {
     fn set_len(&self, _size_bytes: u64) -> Result<()> {
         refuse()
     }
+    /// The same together with other attributes (`set.size_bytes` is not looked at): all of it, or
+    /// nothing. `None`: nothing was done, and the caller does one after the other.
+    fn truncate(&self, _size_bytes: u64, _set: &SetAttr) -> Result<Option<Attr>> {
+        Ok(None)
+    }
     /// Announces the final length, bytes, so that space is allocated once, in one piece.
     fn expect_len(&self, _size_bytes: u64) -> Result<()> {
         refuse()
@@ -308,10 +321,20 @@ pub trait FileHandle: Send + Sync {
     ) -> Result<u64> {
         Ok(0)
     }
-    /// `lseek(2)` with `SEEK_DATA` or `SEEK_HOLE`; `None` when there is no such place (`ENXIO`).
-    fn seek(&self, target: SeekTarget, offset: u64) -> Result<Option<u64>>;
-    /// Returns after the commit that holds every operation on this file that ended before.
-    fn sync(&self) -> Result<()>;
+    /// `lseek(2)` with `SEEK_DATA` or `SEEK_HOLE`; `None` when there is no such place (`ENXIO`). By
+    /// default a file has no holes but the one at its end.
+    fn seek(&self, target: SeekTarget, offset: u64) -> Result<Option<u64>> {
+        let size = self.attr()?.size_bytes;
+        Ok((offset < size).then_some(match target {
+            SeekTarget::Data => offset,
+            SeekTarget::Hole => size,
+        }))
+    }
+    /// Returns after the commit that holds every operation on this file that ended before. By
+    /// default there is nothing to commit.
+    fn sync(&self) -> Result<()> {
+        Ok(())
+    }
     /// Notes that the file was read, as [`StoreProvider::note_access`] does. Reading through the
     /// API does not do that by itself.
     fn note_access(&self, _rule: AccessRule) -> Result<bool> {

@@ -16,129 +16,22 @@
 //! * `CONTENT-8` A statement and the files that it writes happen as a whole or not at all; while it
 //!   runs, no file changes, and what its functions tell of files is of the moment that it reads.
 
+mod run;
+
 use crate::database::Database;
 use crate::transaction::{Transaction, TransactionOptions};
 use crate::turnstile::Pool;
 use larder_object::{
-    Engine, Error, ErrorKind, Moment, Result, Savepoint, SqlControl, SqlRow, SqlStatement, SqlValue,
+    Engine, Error, ErrorKind, Moment, Result, Savepoint, SqlControl, SqlRow, SqlStatement,
 };
-use std::ops::ControlFlow;
+pub use run::SqlResult;
+use run::{OnRow, run_one, with_rows};
+pub(crate) use run::{Place, run_text};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// How long a transaction of a session may keep the turn while others wait for it.
 const SESSION_TURN_MAX: Duration = Duration::from_secs(60);
-
-/// What SQL answered.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct SqlResult {
-    /// The rows of all results, in order.
-    pub rows: Vec<SqlRow>,
-    /// How many rows INSERT, UPDATE and DELETE changed (triggers and cascades not counted).
-    pub changed_count: u64,
-}
-
-/// Who gets the rows; an error ends it all.
-type OnRow<'a> = &'a mut dyn FnMut(SqlRow) -> Result<()>;
-
-/// Where a statement runs.
-pub(crate) struct Place<'p> {
-    /// What its transaction sees.
-    pub(crate) view: &'p Database,
-    /// The database beside the transaction, where other moments may be opened.
-    pub(crate) host: Option<&'p Database>,
-    /// What its functions tell of, if it is not the present.
-    pub(crate) past: Option<&'p Database>,
-}
-
-/// Runs all statements of a text in the transaction that `engine` serves.
-pub(crate) fn run_text(
-    place: &Place<'_>,
-    engine: &Engine,
-    sql: &str,
-    parameters: &[SqlValue],
-) -> Result<SqlResult> {
-    let mut result = SqlResult::default();
-    let mut at = 0;
-    while let Some(statement) = engine.inspect_sql(sql, at)? {
-        if at > 0 && !parameters.is_empty() {
-            let why = "parameters go with one statement; run the others by calls of their own";
-            return Err(Error::new(ErrorKind::Sql, why));
-        }
-        at = statement.end;
-        let mut keep = |row| {
-            result.rows.push(row);
-            Ok(())
-        };
-        result.changed_count += run_one(place, engine, sql, &statement, parameters, &mut keep)?;
-    }
-    Ok(result)
-}
-
-/// Runs one statement in a transaction; returns how many rows it changed.
-fn run_one(
-    place: &Place<'_>,
-    engine: &Engine,
-    sql: &str,
-    statement: &SqlStatement,
-    parameters: &[SqlValue],
-    on_row: OnRow<'_>,
-) -> Result<u64> {
-    let files = place.view.statement_files(place.host, place.past);
-    let mut run = || {
-        let lent = Arc::clone(&files) as _;
-        let done = with_rows(on_row, |on_row| {
-            engine.run_in_transaction(sql, statement, parameters, lent, on_row)
-        });
-        // SQLite passes on only what its functions say, not what kind of failure it is.
-        done.map_err(|error| files.take_failure().unwrap_or(error))
-    };
-    if statement.writes_files {
-        return as_step(engine, || {
-            let changed_count = run()?;
-            files.write()?;
-            Ok(changed_count)
-        });
-    }
-    match run() {
-        Err(error) if engine.is_cascade(sql, statement, &error)? => as_step(engine, || {
-            let lent = Arc::clone(&files) as _;
-            let names = engine.detach_cascades(sql, statement, parameters, lent)?;
-            let changed_count = run()?;
-            files.remove(names)?;
-            Ok(changed_count)
-        }),
-        done => done,
-    }
-}
-
-/// Runs `work` as a whole or not at all (`CONTENT-8`).
-fn as_step<T>(engine: &Engine, work: impl FnOnce() -> Result<T>) -> Result<T> {
-    engine.take_turn()?;
-    let before = engine.set_savepoint()?;
-    let done = work();
-    if done.is_err() {
-        engine.roll_back_to(before)?; // CONTENT-8
-    }
-    engine.release_savepoint(before)?;
-    done
-}
-
-/// Runs `work` with a callback that can only break; what `on_row` failed with comes out again.
-fn with_rows(
-    on_row: OnRow<'_>,
-    work: impl FnOnce(&mut dyn FnMut(SqlRow) -> ControlFlow<()>) -> Result<(u64, ControlFlow<()>)>,
-) -> Result<u64> {
-    let mut failed: Option<Error> = None;
-    let (changed_count, _) = work(&mut |row| match on_row(row) {
-        Ok(()) => ControlFlow::Continue(()),
-        Err(error) => {
-            failed = Some(error);
-            ControlFlow::Break(())
-        }
-    })?;
-    failed.map_or(Ok(changed_count), Err)
-}
 
 /// An SQL session, with the rights of an `sqlite3` shell: the guard triggers hold for it. It waits
 /// up to 30 s for other clients' locks. Beyond what SQLite has, it knows the functions about files

@@ -6,8 +6,8 @@
 
 mod past;
 
-use crate::database::{Database, MountedStore, Shared};
-use crate::stores::Stores;
+use crate::database::{Database, Shared};
+use crate::stores::{MountedStore, Stores};
 use crate::turnstile::lock;
 use crate::types::NodeId;
 use larder_object::format::{FileKind, Ino, Name, StoreId};

@@ -1,31 +1,19 @@
 //! The stores of an open database: creating, placing, finding them (`CONTENT-1`); what it asks of
 //! the engine.
 
-use crate::database::{Database, MountedStore, Shown, StoreInfo};
+mod known;
+
+use crate::database::{Database, Shown};
 use crate::past::parse_moment;
 use crate::provider::{ProviderFactory, StoreProvider};
 use crate::readonly::AS_OF;
 use crate::types::{Caller, NodeId};
+pub use known::StoreInfo;
+pub(crate) use known::{MountedStore, Stores};
 use larder_object::format::{Ino, Name, StoreId};
 use larder_object::{Error, ErrorKind, ForeignChange, Moment, Result, Tuning, View, own_snapshot};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
-
-/// The stores of a database, as this process knows them.
-#[derive(Default)]
-pub(crate) struct Stores {
-    list: RwLock<Vec<MountedStore>>,
-    /// How often others may have changed them, and of how many of these changes the list knows.
-    change_count: AtomicU64,
-    known_count: AtomicU64,
-    one_at_a_time: Mutex<()>,
-}
-
-impl Stores {
-    pub(crate) fn set(&self, stores: Vec<MountedStore>) {
-        *self.list.write().unwrap_or_else(PoisonError::into_inner) = stores;
-    }
-}
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError, RwLockReadGuard};
 
 impl Database {
     /// From now on stores that others make, move or destroy are noticed here: who looks for a mount
@@ -65,6 +53,20 @@ impl Database {
         let stores = self.read_stores();
         let shown = stores.iter().find(|one| one.row.store == store);
         shown.map_or(store, |one| one.row.table_store)
+    }
+
+    /// The store of which a store shows a snapshot; `None`: it shows none.
+    pub(crate) fn snapshot_table(&self, store: StoreId) -> Option<StoreId> {
+        let stores = self.read_stores();
+        let shown = stores.iter().find(|one| one.row.store == store)?;
+        (shown.row.provider.starts_with(AS_OF)).then_some(shown.row.table_store)
+    }
+
+    /// The snapshot that a store shows.
+    pub(crate) fn snapshot_of(&self, store: StoreId) -> Option<String> {
+        let stores = self.read_stores();
+        let shown = stores.iter().find(|one| one.row.store == store)?;
+        shown.row.provider.strip_prefix(AS_OF).map(str::to_owned)
     }
 
     /// What was chosen for the database in place of the engine's defaults.

@@ -22,12 +22,12 @@
 //! * `CONTENT-7` After the end of a transaction its handles, and everything else of it, answer an
 //!   error.
 
-use crate::database::{Database, MountedStore, Shared, Shown};
+use crate::database::{Database, Shared, Shown};
 use crate::guarded::GuardedProvider;
 use crate::provider::{FileHandle, ProviderContext, StoreProvider};
 use crate::readonly::{AS_OF, ReadonlyProvider};
 use crate::sql::{self, SqlResult};
-use crate::stores::Stores;
+use crate::stores::{MountedStore, Stores};
 use crate::turnstile::{Pool, Turnstile, lock};
 use larder_object::{Engine, Error, ErrorKind, Result, Savepoint, SqlValue, StoreRow, View};
 use std::ops::Deref;

@@ -46,7 +46,7 @@ pub struct Attr {
     pub mtime_ns: i64,
     /// Last change of content or attributes.
     pub ctime_ns: i64,
-    /// Creation.
+    /// Creation; of one node always the same.
     pub btime_ns: i64,
     /// Device number of device nodes (`makedev` encoding), else 0.
     pub rdev: u64,
@@ -55,6 +55,26 @@ pub struct Attr {
 }
 
 impl Attr {
+    /// Those of an empty node of root's, from 1970: what a provider of one's own begins with.
+    pub fn new(node: NodeId, kind: FileKind, mode: u32) -> Attr {
+        Attr {
+            node,
+            kind,
+            mode,
+            uid: 0,
+            gid: 0,
+            nlink: 1,
+            size_bytes: 0,
+            allocated_bytes: 0,
+            atime_ns: 0,
+            mtime_ns: 0,
+            ctime_ns: 0,
+            btime_ns: 0,
+            rdev: 0,
+            flags: InodeFlags::default(),
+        }
+    }
+
     /// The attributes that a row of a store table says.
     pub(crate) fn of(store: StoreId, row: InodeRow) -> Attr {
         let is_device = matches!(row.kind, FileKind::CharDevice | FileKind::BlockDevice);

@@ -18,11 +18,14 @@
 //! SQLite opens its files by path: it is given [`DatabaseDir::path_of_descriptor`], which leads to
 //! the same directory whatever became of its name.
 
+pub mod holders;
+mod mend;
 mod modes;
 mod open;
 mod remove;
 
 use modes::Sharing;
+use open::refused;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use std::ffi::OsString;
@@ -403,17 +406,6 @@ impl DatabaseDir {
         self.inner.sharing.give_file(fifo, &self.join(name))
     }
 
-    /// Takes from others than the owner (and the group that shares it) what an older version let
-    /// them do with the database; the paths of what was changed.
-    pub fn mend_modes(&self) -> io::Result<Vec<PathBuf>> {
-        modes::mend(self)
-    }
-
-    /// The paths that others than the owner, and the group that shares it, may read or write.
-    pub fn open_to_others(&self) -> io::Result<Vec<PathBuf>> {
-        modes::find_open(self)
-    }
-
     /// Makes the names in it durable.
     pub fn sync(&self) -> io::Result<()> {
         Ok(rustix::fs::fsync(self.as_fd())?)
@@ -465,11 +457,6 @@ fn require_own_file(stat: &rustix::fs::Stat) -> io::Result<()> {
         "it is {what}, not a regular file; a database has none of these: move it away, or restore \
          the file from a copy"
     )))
-}
-
-/// Something that no database has.
-fn refused(why: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidInput, why)
 }
 
 #[cfg(test)]

@@ -1,6 +1,5 @@
 //! Resolving names below a descriptor (`DIRECTORY-1`).
 
-use crate::refused;
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use std::io;
@@ -74,6 +73,11 @@ fn explain(error: Errno) -> io::Error {
         ),
         error => error.into(),
     }
+}
+
+/// Something that no database has.
+pub(crate) fn refused(why: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, why)
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Removing a tree by descriptors (`DIRECTORY-3`).
 
-use crate::refused;
+use crate::open::refused;
 use rustix::fs::{AtFlags, Dir, Mode, OFlags};
 use rustix::io::Errno;
 use std::ffi::OsStr;

@@ -10,10 +10,14 @@ use crate::arguments::{
 };
 use crate::opcode::Opcode;
 use crate::values::{HandleNumber, Lock, LockOwner, NodeNumber, TimeOrNow, time_ns};
-use crate::wire::{self, Wire};
-use extensions::decode_extensions;
+use crate::wire;
 
+mod body;
 mod extensions;
+
+pub(crate) use body::{Body, Malformed};
+use extensions::decode_extensions;
+pub use extensions::{Extensions, SecurityContext};
 
 /// Who asks for what. The ids of users are `u32::MAX` where the mount maps users and the kernel
 /// has none for them.
@@ -36,29 +40,6 @@ pub struct Request {
     /// What the makers of nodes get beside, when it was negotiated.
     pub extensions: Extensions,
 }
-
-/// What was negotiated for makers of nodes.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Extensions {
-    /// With `CREATE_SUPP_GROUP`: supplementary groups of the caller, that of the parent if it is
-    /// one.
-    pub groups: Vec<u32>,
-    /// With `SECURITY_CTX`: extended attributes that the new node is to have.
-    pub security_contexts: Vec<SecurityContext>,
-}
-
-/// An extended attribute of a new node.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SecurityContext {
-    /// Its name.
-    pub name: Vec<u8>,
-    /// Its value.
-    pub value: Vec<u8>,
-}
-
-/// A request that does not have the form which the protocol gives it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Malformed;
 
 /// What was negotiated that changes the form of requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -228,52 +209,6 @@ impl<'r> Incoming<'r> {
             extensions,
         };
         Ok((request, body))
-    }
-}
-
-/// What is left of a request while it is decoded.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Body<'r> {
-    fixed: &'r [u8],
-    apart: Option<&'r [u8]>,
-}
-
-impl<'r> Body<'r> {
-    fn fixed<T: Wire>(&mut self) -> Result<T, Malformed> {
-        let (value, rest) = wire::take(self.fixed).ok_or(Malformed)?;
-        self.fixed = rest;
-        Ok(value)
-    }
-
-    fn rest(&mut self) -> &mut &'r [u8] {
-        self.apart.as_mut().unwrap_or(&mut self.fixed)
-    }
-
-    /// A name: not empty, ends with a NUL byte, which is not part of it.
-    fn name(&mut self) -> Result<&'r [u8], Malformed> {
-        let rest = self.rest();
-        let end = rest.iter().position(|&byte| byte == 0).ok_or(Malformed)?;
-        if end == 0 {
-            return Err(Malformed);
-        }
-        let name = &rest[..end];
-        *rest = &rest[end + 1..];
-        Ok(name)
-    }
-
-    fn data(&mut self, len_bytes: u32) -> Result<&'r [u8], Malformed> {
-        let rest = self.rest();
-        let (data, left) = rest.split_at_checked(len_bytes as usize).ok_or(Malformed)?;
-        *rest = left;
-        Ok(data)
-    }
-
-    fn cut_tail(&mut self, len_bytes: usize) -> Result<&'r [u8], Malformed> {
-        let rest = self.rest();
-        let at = rest.len().checked_sub(len_bytes).ok_or(Malformed)?;
-        let (left, tail) = rest.split_at(at);
-        *rest = left;
-        Ok(tail)
     }
 }
 

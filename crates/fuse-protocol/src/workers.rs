@@ -54,11 +54,10 @@ impl<'s, F: Filesystem> Workers<'s, F> {
     /// Serves until the mount has ended.
     pub(crate) fn run(&self) -> io::Result<()> {
         std::thread::scope(|scope| {
-            for _ in 0..self.kept {
-                self.hire(scope);
-            }
+            // Not who idles: all may have work by now, or the mount may have ended.
+            let hired = (0..self.kept).filter(|_| self.hire(scope)).count();
             // Without a single worker there would be nobody to notice the end.
-            match self.idle.load(Ordering::SeqCst) {
+            match hired {
                 0 => Err(io::Error::from_raw_os_error(libc::EAGAIN)),
                 _ => Ok(()),
             }
@@ -68,19 +67,20 @@ impl<'s, F: Filesystem> Workers<'s, F> {
     }
 
     /// One more worker, if there is a seat and the system has a thread.
-    fn hire<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>) {
+    fn hire<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>) -> bool {
         let Some(seat) = self.service.seats.reserve() else {
-            return;
+            return false;
         };
         self.idle.fetch_add(1, Ordering::SeqCst);
         let hired = Builder::new()
             .name("fuse-worker".into())
             .spawn_scoped(scope, move || self.work(scope, seat));
-        if let Err(error) = hired {
+        if let Err(error) = &hired {
             self.idle.fetch_sub(1, Ordering::SeqCst);
             self.service.seats.leave(seat);
             tracing::warn!("no thread for another worker: {error}; requests wait for each other");
         }
+        hired.is_ok()
     }
 
     fn work<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>, seat: usize) {

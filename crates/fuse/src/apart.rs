@@ -16,7 +16,7 @@ const FIRST: RawFd = 3;
 
 /// Gives this thread a table of descriptors of its own, in which only `kept` is open. For a thread
 /// that neither uses nor drops a descriptor of the others afterwards.
-pub(crate) fn leave_descriptors(kept: Option<BorrowedFd<'_>>) -> io::Result<()> {
+pub fn leave_descriptors(kept: Option<BorrowedFd<'_>>) -> io::Result<()> {
     let kept = kept.map(|kept| kept.as_raw_fd());
     // SAFETY: the caller promises that this thread uses no descriptor that is closed below. Those
     // of the other threads stay open in their table.

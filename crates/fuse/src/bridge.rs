@@ -1,9 +1,12 @@
 //! The calls behind the handlers: everything that takes more than one step, with errno for
 //! failures.
 
+mod access;
+mod company;
+
 use crate::access::Access;
 use crate::company::StaleNames;
-use crate::convert::{name_of, node_attr, node_number, node_of, slot_of_number};
+use crate::convert::{generation, name_of, node_attr, node_number, node_of, slot_of_number};
 use crate::errno::{errno, node_errno};
 use crate::handles::{DIRECTORY_PAGE_COUNT, Line, Listing, OpenDirectory, Table};
 use crate::history::is_changing;
@@ -18,8 +21,8 @@ use crate::streams::{Streams, Way};
 use crate::tree::Tree;
 use crate::watch::{Watch, Watched};
 use larder::{
-    Attr, Caller, DirEntry, Error, ErrorKind, InodeFlags, Name, NewNode, SetAttr, SpaceReport,
-    copy_range,
+    Attr, Caller, DirEntry, Error, ErrorKind, InodeFlags, Name, NewNode, NodeId, SetAttr,
+    SpaceReport, copy_range,
 };
 use larder_fuse_protocol::{
     CopyRange, Entry, Errno, FopenFlags, HandleNumber, Make, NodeNumber, Notifier, OpenFlags,
@@ -65,9 +68,6 @@ impl std::ops::Deref for OpenFile {
         &self.file
     }
 }
-
-/// Inode numbers are never reused, so no generation tells two nodes apart.
-pub(crate) const GENERATION: u64 = 0;
 
 /// What goes along with a request until after its reply.
 #[derive(Debug, Default)]
@@ -215,17 +215,21 @@ impl Bridge {
     fn entry_of(&self, attr: larder_fuse_protocol::Attr) -> Entry {
         Entry {
             attr: Some(attr),
-            generation: GENERATION,
+            generation: self.generation(&attr),
             entry_ttl: self.ttl(),
             attr_ttl: self.attr_ttl(attr.node),
         }
     }
 
-    /// How long the kernel may trust attributes. What is shown of the past changes with the present
-    /// (`FUSE-13`), of which the kernel is told only by the present's names.
+    /// What is told of a node along with its number (`FUSE-21`).
+    pub(crate) fn generation(&self, attr: &larder_fuse_protocol::Attr) -> u64 {
+        let moment = self.database.moment_of(node_of(attr.node));
+        generation(attr.node, attr.btime_ns, moment)
+    }
+
+    /// How long the kernel may trust attributes.
     pub(crate) fn attr_ttl(&self, node: NodeNumber) -> Duration {
-        let follows = |history: Arc<crate::history::History>| history.follows_present();
-        match slot_of_number(node).is_some() && self.database.history().is_some_and(follows) {
+        match self.database.follows_present(node_of(node)) {
             true => Duration::ZERO,
             false => self.ttl(),
         }
@@ -347,16 +351,23 @@ impl Bridge {
 
     /// Opens a regular file as `flags` ask.
     pub(crate) fn open_file(&self, node: NodeNumber, flags: OpenFlags) -> Result<Opened, Error> {
-        let file = self.database.open_file(node_of(node), flags.is_write())?;
-        let Attr {
-            mode, flags: kept, ..
-        } = file.attr()?;
-        if flags.is_write() && !flags.has(libc::O_APPEND) && kept.has(InodeFlags::APPEND) {
+        let file = self.open_inside(node_of(node), flags)?;
+        let mode = file.attr()?.mode;
+        let lock_node = self.database.lock_number(node)?;
+        Ok(self.opened((node, lock_node), file, mode, flags))
+    }
+
+    /// Opens a regular file in the database.
+    pub(crate) fn open_inside(&self, node: NodeId, flags: OpenFlags) -> Result<File, Error> {
+        let file = self.database.open_file(node, flags.is_write())?;
+        if flags.is_write()
+            && !flags.has(libc::O_APPEND)
+            && file.attr()?.flags.has(InodeFlags::APPEND)
+        {
             let why = "it is append-only; open it with O_APPEND";
             return Err(Error::new(ErrorKind::NotPermitted, why));
         }
-        let lock_node = self.database.lock_number(node)?;
-        Ok(self.opened((node, lock_node), file, mode, flags))
+        Ok(file)
     }
 
     /// A file is about to be opened that has a name which ends so, or is `named` so; `EBUSY`: see
@@ -392,7 +403,7 @@ impl Bridge {
         }
     }
 
-    fn opened(
+    pub(crate) fn opened(
         &self,
         (node, lock_node): (NodeNumber, NodeNumber),
         file: File,
@@ -437,38 +448,6 @@ impl Bridge {
                 .take();
             self.leave_share(share);
         }
-    }
-
-    /// Makes a regular file and opens it.
-    pub(crate) fn create_file(
-        &self,
-        request: &Request,
-        name: &[u8],
-        make: Make,
-        open: OpenFlags,
-    ) -> Result<(Entry, Opened), Errno> {
-        let parent = request.node;
-        let name = name_of(name)?;
-        let owner = self.owner(request, make)?;
-        let mode = self.id_map.stored_mode(make.mode);
-        let (attr, file) = self
-            .database
-            .create_file(node_of(parent), &name, mode, owner, open.is_write())
-            .map_err(|error| {
-                match errno(&error, format_args!("create '{name}' in {parent}")) {
-                    // Somebody else made it after the kernel looked. The kernel shall look again
-                    // and open it, with the permission checks that a create does not have.
-                    Errno::EEXIST if !open.has(libc::O_EXCL) => {
-                        self.stale_names.send_back(request.pid)
-                    }
-                    other => other,
-                }
-            })?;
-        let node = node_number(attr.node)?;
-        let share = self.share(node, Some(&name), open.is_write())?;
-        let opened = self.opened((node, node), file, attr.mode, open);
-        self.keep_share(opened.handle, share);
-        Ok((self.entry(parent, &name, &attr)?, opened))
     }
 
     /// Makes a regular file without a name and opens it.
@@ -593,13 +572,10 @@ impl Bridge {
                     Err(error) => return Err(fail(error)),
                 },
                 _ => {
-                    let load = |after: Option<&Name>| match and_attr {
-                        false => self.database.read_dir(node, after, DIRECTORY_PAGE_COUNT),
-                        // Only their being in memory counts: what is here may be too old for the
-                        // next reply.
-                        true => (self.database)
-                            .read_dir_plus(node, after, DIRECTORY_PAGE_COUNT)
-                            .map(|page| page.into_iter().map(|(entry, _)| entry).collect()),
+                    // Only their attributes being in memory counts: what is here may be too old
+                    // for the next reply.
+                    let load = |after: Option<&Name>| {
+                        (self.database).read_dir(node, after, DIRECTORY_PAGE_COUNT, and_attr)
                     };
                     match listing.line((position - 2) as usize, load).map_err(fail)? {
                         Line::Entry(entry) => add(Listed::Entry(entry), position + 1)?,
@@ -622,18 +598,19 @@ impl Bridge {
         Ok(())
     }
 
-    /// Changes attributes; the length through the handle, which may be the last that holds the
-    /// file.
+    /// Changes attributes; the length through the handle: it may be the last that has the file.
     pub(crate) fn set_attr(
         &self,
         node: NodeNumber,
         handle: Option<HandleNumber>,
         mut change: SetAttr,
     ) -> Result<Attr, Error> {
-        if let (Some(size_bytes), Some(Ok(file))) = (
-            change.size_bytes,
-            handle.map(|handle| self.files.find(handle)),
-        ) {
+        if let Some(size_bytes) = change.size_bytes
+            && let Some(Ok(file)) = handle.map(|handle| self.files.find(handle))
+        {
+            if let Some(attr) = file.truncate(size_bytes, &change)? {
+                return Ok(attr);
+            }
             if std::mem::take(&mut change.drop_set_id) {
                 file.drop_set_id()?;
             }

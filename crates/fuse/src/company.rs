@@ -3,7 +3,7 @@
 //!
 //! Alone, the kernel is given names and attributes for long. While another session may write, it is
 //! given them for no time at all and asks; and each request is answered as of now
-//! ([`Bridge::freshen`]).
+//! (`Bridge::freshen`).
 //!
 //! # Stale names
 //! OPEN carries no name: between the kernel's LOOKUP and its OPEN another session may have given
@@ -18,12 +18,12 @@
 //!
 //! The kernel comes again only once, and an application must not see `ESTALE`. So whoever was sent
 //! back passes, whatever node it then comes to: it has looked up all names since. A file that
-//! others change all the time is opened, too. The same for a CREATE of a name that somebody else
-//! has made meanwhile: it is sent back to open the file.
+//! others change all the time is opened, too. `open` with `O_TRUNC` is two requests, an OPEN and a
+//! SETATTR that names no open file, and has one ESTALE for both: what a thread cuts off right after
+//! its OPEN is what it has opened.
 //!
-//! Limit: where one mount removes and makes a name again without a pause, an open on another one
-//! that would also make it (`O_CREAT`) sees `ESTALE` now and then: the second time it finds no file
-//! and may not open, without the kernel's permission checks, the one that has come meanwhile.
+//! A CREATE of a name that somebody else has made meanwhile carries the name: it opens what is
+//! there (`create.rs`).
 //!
 //! # Invariants
 //! * `COMPANY-5` No file is opened, truncated or linked by a name that was another file's in a
@@ -33,12 +33,13 @@
 //!   pages and attributes of what that has changed.
 //! * `COMPANY-7` While a mount has other mounts beside it, what takes a name away (rename, unlink,
 //!   rmdir) is committed before its reply.
+//! * `COMPANY-8` A CREATE of a name that has come meanwhile opens what has it, if the caller owns
+//!   that, or its mode lets everybody in. An `open` that was sent back once succeeds or fails for a
+//!   reason of its own.
 
-use crate::bridge::{Bridge, Call};
-use crate::convert::{node_number, slot_of_number};
-use crate::errno::errno;
+use crate::convert::node_number;
 use larder::{ForeignChange, NodeId};
-use larder_fuse_protocol::{Errno, FopenFlags, LockRequest, NodeNumber};
+use larder_fuse_protocol::{Errno, NodeNumber};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -51,6 +52,8 @@ const CHANGE_AGE_MAX: Duration = Duration::from_secs(10);
 /// Nodes whose changes are known one by one, at most; of more, all are taken as changed.
 const CHANGED_COUNT_MAX: usize = 1 << 15;
 /// Threads of which the last LOOKUP is remembered, at most; an OPEN of one that was forgotten comes
+/// An `open` that cuts off what it opens does so in this time.
+const OPENS_FOR: Duration = Duration::from_secs(1);
 /// twice.
 const THREAD_COUNT_MAX: usize = 1 << 12;
 
@@ -73,6 +76,8 @@ struct State {
     looked_up: Threads<(NodeNumber, u64)>,
     /// By thread: when it was answered `ESTALE`, until it comes again.
     sent_back: Threads<Instant>,
+    /// By thread: what it has opened since it looked up anything, and when.
+    opened: Threads<(NodeNumber, Instant)>,
 }
 
 /// Something by thread, of at most [`THREAD_COUNT_MAX`].
@@ -120,8 +125,24 @@ impl StaleNames {
     /// A thread has looked up a name of `node`, after so many changes.
     pub(crate) fn looked_up(&self, thread: u32, node: NodeNumber, count: u64) {
         if self.is_any.load(Ordering::SeqCst) {
-            self.lock().looked_up.note(thread, (node, count));
+            let mut state = self.lock();
+            state.looked_up.note(thread, (node, count));
+            state.opened.0.remove(&thread);
         }
+    }
+
+    /// A thread has opened `node`.
+    pub(crate) fn opened(&self, thread: u32, node: NodeNumber) {
+        if self.is_any.load(Ordering::SeqCst) {
+            self.lock().opened.note(thread, (node, Instant::now()));
+        }
+    }
+
+    /// Whether a thread that cuts `node` off does it as a part of its `open`; it does so once.
+    pub(crate) fn take_opened(&self, thread: u32, node: NodeNumber) -> bool {
+        self.is_any.load(Ordering::SeqCst)
+            && (self.lock().opened.0.remove(&thread))
+                .is_some_and(|(opened, at)| opened == node && at.elapsed() < OPENS_FOR)
     }
 
     /// `ESTALE` if the name by which a thread opens `node` may be another one's (`COMPANY-5`).
@@ -187,98 +208,6 @@ impl<T> Threads<T> {
     }
 }
 
-impl Bridge {
-    /// Takes in what others have committed so far: before each answer that they may have changed
-    /// (`FOREIGN-6`).
-    pub(crate) fn freshen(&self) -> Result<(), Errno> {
-        let fresh = self.database.catch_up_if_moved();
-        fresh.map_err(|error| errno(&error, "take in what others have changed"))
-    }
-
-    /// How long the kernel may trust a name, or attributes.
-    pub(crate) fn ttl(&self) -> Duration {
-        match self.database.has_writers_beside() {
-            true => Duration::ZERO,
-            false => self.cache_ttl,
-        }
-    }
-
-    /// `ESTALE` if the name by which a file is opened may be another one's.
-    pub(crate) fn require_fresh_name(
-        &self,
-        call: &Call<'_>,
-        node: NodeNumber,
-    ) -> Result<(), Errno> {
-        self.freshen()?;
-        let thread = call.request.pid;
-        match slot_of_number(node) {
-            None => {
-                (self.stale_names).require_fresh(thread, node, !self.database.has_writers_beside())
-            }
-            Some(_) => Ok(()), // What is past stays.
-        }
-    }
-
-    /// What the kernel is told of the pages of a file that is opened: they stay, unless it was not
-    /// told yet of what others have changed.
-    pub(crate) fn page_flags(&self) -> FopenFlags {
-        match self.changes.is_stale() {
-            true => FopenFlags::NONE,
-            false => FopenFlags::KEEP_CACHE,
-        }
-    }
-
-    /// What the kernel may keep of a directory's listing.
-    pub(crate) fn listing_flags(&self) -> FopenFlags {
-        match self.database.has_writers_beside() || self.changes.is_stale() {
-            true => FopenFlags::NONE,
-            false => FopenFlags::KEEP_CACHE.union(FopenFlags::CACHE_DIR),
-        }
-    }
-
-    /// Before a lock is dropped or made weaker: other mounts shall see what was done under it
-    /// (`COMPANY-6`).
-    pub(crate) fn before_unlock(&self, node: NodeNumber) {
-        let may_have_written = || {
-            let locks = self.locks.as_ref();
-            locks.is_some_and(|locks| locks.has_writer(node))
-        };
-        if self.database.has_followers_beside()
-            && may_have_written()
-            && let Err(error) = self.database.show_others(true)
-        {
-            // The lock goes all the same: the session has stopped, and nothing more is written by
-            // it.
-            tracing::error!("what was done under a lock is not committed: {error}");
-        }
-    }
-
-    /// The same for a request; one that sets a lock for writing drops none.
-    pub(crate) fn before_lock(&self, node: NodeNumber, lock: &LockRequest) {
-        if lock.lock.kind != libc::F_WRLCK {
-            self.before_unlock(node);
-        }
-    }
-
-    /// After a lock was set: its owner shall see what was done under it elsewhere (`COMPANY-6`).
-    pub(crate) fn after_lock(&self, call: &Call<'_>, lock: &LockRequest) -> Result<(), Errno> {
-        if lock.lock.kind == libc::F_UNLCK {
-            return Ok(());
-        }
-        self.freshen()?;
-        if self.changes.is_stale() {
-            call.away(|| self.changes.settle_stale());
-        }
-        Ok(())
-    }
-
-    /// A name was taken away (`COMPANY-7`).
-    pub(crate) fn after_removal(&self) -> Result<(), Errno> {
-        let shown = self.database.show_others(false);
-        shown.map_err(|error| errno(&error, "commit a name that was taken away"))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -318,6 +247,26 @@ mod tests {
         assert_eq!(open(5, NODE), Ok(()), "COMPANY-5");
         assert_eq!(names.send_back(6), Errno::ESTALE);
         assert_eq!(open(6, NODE), Ok(()), "COMPANY-5");
+    }
+
+    #[test]
+    fn who_cuts_off_what_he_opens_is_sent_back_once_for_both() {
+        let names = StaleNames::default();
+        names.note(&changed());
+        assert_eq!(names.require_fresh(1, NODE, IN_COMPANY), Err(Errno::ESTALE));
+        names.looked_up(1, NODE, names.count());
+        names.note(&changed());
+        assert_eq!(names.require_fresh(1, NODE, IN_COMPANY), Ok(()));
+        names.opened(1, NODE);
+        names.note(&changed());
+        assert!(!names.take_opened(2, NODE), "COMPANY-5");
+        assert!(names.take_opened(1, NODE), "COMPANY-8");
+        assert!(!names.take_opened(1, NODE), "COMPANY-5: once");
+        names.opened(1, NODE);
+        assert!(!names.take_opened(1, NodeNumber(8)), "COMPANY-5");
+        names.opened(1, NODE);
+        names.looked_up(1, NODE, names.count());
+        assert!(!names.take_opened(1, NODE), "COMPANY-5: a cut by a name");
     }
 
     #[test]

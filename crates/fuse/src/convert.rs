@@ -62,6 +62,27 @@ pub(crate) fn node_of(number: NodeNumber) -> NodeId {
     }
 }
 
+/// What tells nodes apart that have one number one after the other (`FUSE-21`): `born_ns` is when
+/// the inode was made, `moment` the commit that it is shown as of, 0: the present. 32 bits, which
+/// is what the kernel keeps; the root's is 0, which is what it expects.
+pub(crate) fn generation(node: NodeNumber, born_ns: i64, moment: u64) -> u64 {
+    match node {
+        NodeNumber::ROOT => 0,
+        _ => mix([born_ns as u64, moment]) >> 32,
+    }
+}
+
+/// Numbers made one that looks like any other.
+pub(crate) fn mix<const N: usize>(parts: [u64; N]) -> u64 {
+    parts.into_iter().fold(0, |mixed: u64, part| {
+        // The finalizer of SplitMix64.
+        let mixed = (mixed ^ part).wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    })
+}
+
 /// A name from the kernel. The kernel has split the path already; what is left to refuse is length.
 pub(crate) fn name_of(name: &[u8]) -> Result<Name, Errno> {
     Name::new(name).map_err(|error| match error {
@@ -153,6 +174,24 @@ mod tests {
             assert_eq!(node_number(node), Err(Errno::EOVERFLOW));
         }
         assert_eq!(slot_of(NodeId::ROOT), None);
+    }
+
+    #[test]
+    fn generations_tell_births_and_moments_apart() {
+        let (node, born_ns) = (NodeNumber(7), 1_800_000_000_000_000_000);
+        let of = |born_ns, moment| generation(node, born_ns, moment);
+        assert_eq!(of(born_ns, 0), of(born_ns, 0));
+        let others = [
+            of(born_ns + 1, 0),
+            of(born_ns - 1, 0),
+            of(born_ns, 1),
+            of(born_ns, 2),
+        ];
+        for (index, other) in others.iter().enumerate() {
+            assert!(*other != of(born_ns, 0) && *other >> 32 == 0, "FUSE-21");
+            assert!(!others[..index].contains(other), "FUSE-21");
+        }
+        assert_eq!(generation(NodeNumber::ROOT, born_ns, 3), 0);
     }
 
     #[test]

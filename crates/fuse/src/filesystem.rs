@@ -7,7 +7,7 @@
 //! (`HANDLE_KILLPRIV_V2`, `DONT_MASK`).
 
 use crate::arguments::{allocate_mode, rename_mode, seek_target, xattr_mode};
-use crate::bridge::{Bridge, Call, GENERATION, Listed, Span, WriteEnd, read_full};
+use crate::bridge::{Bridge, Call, Listed, Span, WriteEnd, read_full};
 use crate::convert::{
     BLOCK_BYTES, INO_BITS, file_type, name_of, node_number, node_of, set_time, slot_of_number,
 };
@@ -242,7 +242,7 @@ impl Filesystem for Bridge {
     fn setattr(&self, call: &mut Call<'_>, change: SetAttr) -> Result<AttrReply, Errno> {
         let node = call.request.node;
         if change.size_bytes.is_some() && change.handle.is_none() {
-            self.require_fresh_name(call, node)?;
+            self.require_fresh_cut(call, node)?;
         }
         let (uid, gid) = self.stored_owner(change.uid, change.gid)?;
         let wanted = larder::SetAttr {
@@ -330,6 +330,7 @@ impl Filesystem for Bridge {
             .map_err(|error| node_errno(&error, format_args!("open {node}")));
         match opened {
             Ok(opened) => {
+                self.stale_names.opened(call.request.pid, node);
                 self.keep_share(opened.handle, share);
                 self.note_opened(call, &*self.files.find(opened.handle)?, open);
                 Ok(opened)
@@ -544,8 +545,8 @@ impl Filesystem for Bridge {
                 Ok(attr) => {
                     let attr = self.shown(&attr)?;
                     let name = entry.name.as_bytes();
-                    let has_room =
-                        listing.add(name, &attr, GENERATION, self.attr_ttl(attr.node), next);
+                    let (generation, ttl) = (self.generation(&attr), self.attr_ttl(attr.node));
+                    let has_room = listing.add(name, &attr, generation, ttl, next);
                     if has_room {
                         self.known.add(node, &entry.name, attr.node);
                     }
@@ -611,7 +612,7 @@ impl Bridge {
         call.span.is_absent = true;
         Ok(Entry {
             attr: None,
-            generation: GENERATION,
+            generation: 0,
             entry_ttl: self.ttl(),
             attr_ttl: self.ttl(),
         })
@@ -622,7 +623,7 @@ impl Bridge {
         self.freshen()?;
         let handle = handle.filter(|_| slot_of_number(node).is_none()); // FUSE-13
         let attr = match handle.map(|handle| self.files.find(handle)) {
-            Some(Ok(file)) => file.attr(),
+            Some(Ok(file)) => file.attr().and_then(|attr| self.database.limited(attr)),
             Some(Err(_)) | None => self.database.attr(node_of(node)),
         };
         self.attr_reply(attr, "attributes of", node)

@@ -12,7 +12,7 @@ use larder_fuse_protocol::{Errno, Ioctl, IoctlReply};
 
 /// `FS_IOC_GETFLAGS` and `FS_IOC_SETFLAGS`, of 64 and of 32 bits; the kernel sends the first.
 const GET: [u32; 2] = [0x8008_6601, 0x8004_6601];
-const SET: [u32; 2] = [0x4008_6602, 0x4004_6602];
+pub(crate) const SET: [u32; 2] = [0x4008_6602, 0x4004_6602];
 /// `FS_IOC_FSGETXATTR` and `FS_IOC_FSSETXATTR`: a `struct fsxattr`, of which only the first field,
 /// the flags, means something here.
 const GET_EXTENDED: u32 = 0x801c_581f;
@@ -32,12 +32,7 @@ impl Bridge {
         if is_extended || GET.contains(&ioctl.command) {
             return self.flags_of(call, is_extended);
         }
-        let bits = match ioctl.command {
-            SET_EXTENDED => decode_extended(ioctl.data)?,
-            command if SET.contains(&command) => first(ioctl.data)?,
-            _ => return Err(Errno::ENOTTY),
-        };
-        let flags = InodeFlags::from_bits(bits).ok_or(Errno::EOPNOTSUPP)?;
+        let flags = decode(ioctl.command, ioctl.data)?;
         let node = call.request.node;
         (self.database.set_flags(node_of(node), flags))
             .map_err(|error| node_errno(&error, format_args!("set flags of {node}")))?;
@@ -68,6 +63,16 @@ impl Bridge {
         };
         Ok(IoctlReply { result: 0, data })
     }
+}
+
+/// The flags that a command sets.
+pub(crate) fn decode(command: u32, data: &[u8]) -> Result<InodeFlags, Errno> {
+    let bits = match command {
+        SET_EXTENDED => decode_extended(data)?,
+        command if SET.contains(&command) => first(data)?,
+        _ => return Err(Errno::ENOTTY),
+    };
+    InodeFlags::from_bits(bits).ok_or(Errno::EOPNOTSUPP)
 }
 
 fn first(data: &[u8]) -> Result<u32, Errno> {

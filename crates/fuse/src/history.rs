@@ -30,14 +30,17 @@
 
 mod access;
 mod file;
+mod open;
 
-use crate::convert::{SLOT_BITS, past_node, slot_of};
+use crate::convert::{SLOT_BITS, mix, past_node, slot_of};
 use crate::options::HistoryAccess;
+pub(crate) use access::limit;
 use file::PastFile;
 use larder::{
     Attr, Database, DirEntry, Error, ErrorKind, FileHandle, FileKind, Ino, Moment, Name, NodeId,
     StoreId, parse_moment,
 };
+pub(crate) use open::Open;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -103,11 +106,6 @@ struct View {
 struct Slot {
     view: Arc<View>,
     store: StoreId,
-}
-
-/// The database as of a commit, while somebody uses it.
-pub(crate) struct Open {
-    database: Database,
 }
 
 /// A commit that was asked for.
@@ -177,11 +175,6 @@ impl History {
     }
 
     // ---- the directories --------------------------------------------------------------------
-
-    /// Whether what is shown changes with the present (`FUSE-13`).
-    pub(crate) fn follows_present(&self) -> bool {
-        self.access == HistoryAccess::Both
-    }
 
     /// The attributes of a directory. It belongs to whoever the root belongs to, and is for who may
     /// read that.
@@ -375,6 +368,11 @@ impl History {
         state.swept_count = state.slots.len();
     }
 
+    /// The commit that the nodes of a slot are as of; `None`: nobody knows it any more.
+    pub(crate) fn moment_of(&self, slot: u32) -> Option<u64> {
+        Some(self.lock().slots.get(&slot)?.view.seq)
+    }
+
     // ---- pasts ------------------------------------------------------------------------------
 
     /// Opens what a node of a view needs. [`ErrorKind::NotFound`] when its moment cannot be read
@@ -556,7 +554,7 @@ impl Inside {
 
     fn shown_attr(&self, attr: Attr) -> Result<Attr, Error> {
         let node = self.shown(attr.node)?;
-        let attr = access::limit(
+        let attr = limit(
             self.history.access,
             &self.history.present,
             self.database(),
@@ -589,23 +587,12 @@ impl Inside {
         &self,
         after: Option<&Name>,
         limit: usize,
+        and_attr: bool,
     ) -> Result<Vec<DirEntry>, Error> {
-        let entries = self.database().read_dir(self.then(), after, limit)?;
+        let entries = read_dir(self.database(), self.then(), after, limit, and_attr)?;
         entries
             .into_iter()
             .map(|entry| self.shown_entry(entry))
-            .collect()
-    }
-
-    pub(crate) fn read_dir_plus(
-        &self,
-        after: Option<&Name>,
-        limit: usize,
-    ) -> Result<Vec<(DirEntry, Attr)>, Error> {
-        let entries = self.database().read_dir_plus(self.then(), after, limit)?;
-        entries
-            .into_iter()
-            .map(|(entry, attr)| Ok((self.shown_entry(entry)?, self.shown_attr(attr)?)))
             .collect()
     }
 
@@ -632,16 +619,24 @@ impl Inside {
     /// and, but for a chance of 2⁻⁶³, nobody else's.
     pub(crate) fn lock_number(&self) -> u64 {
         let parts = [self.slot.view.seq, u64::from(self.slot.store.0), self.ino.0];
-        let mut mixed = 0u64;
-        for part in parts {
-            // The finalizer of SplitMix64.
-            mixed = (mixed ^ part).wrapping_add(0x9e37_79b9_7f4a_7c15);
-            mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-            mixed ^= mixed >> 31;
-        }
-        mixed | 1 << 63
+        mix(parts) | 1 << 63
     }
+}
+
+/// Entries of a directory of a database; `and_attr`: their attributes come into memory by the same
+/// scan.
+pub(crate) fn read_dir(
+    database: &Database,
+    node: NodeId,
+    after: Option<&Name>,
+    limit: usize,
+    and_attr: bool,
+) -> Result<Vec<DirEntry>, Error> {
+    if !and_attr {
+        return database.read_dir(node, after, limit);
+    }
+    let entries = database.read_dir_plus(node, after, limit)?;
+    Ok(entries.into_iter().map(|(entry, _)| entry).collect())
 }
 
 fn is_fresh(now: Instant, used: Instant) -> bool {

@@ -470,20 +470,9 @@ mod tests {
 
     fn attr(kind: FileKind, mode: u32) -> Attr {
         Attr {
-            node: larder::NodeId::ROOT,
-            kind,
-            mode,
             uid: 7,
             gid: 7,
-            nlink: 1,
-            size_bytes: 0,
-            allocated_bytes: 0,
-            atime_ns: 0,
-            mtime_ns: 0,
-            ctime_ns: 0,
-            btime_ns: 0,
-            rdev: 0,
-            flags: larder::InodeFlags::default(),
+            ..Attr::new(larder::NodeId::ROOT, kind, mode)
         }
     }
 }

@@ -37,13 +37,16 @@
 //!   descriptor but the device: a server that is killed lets go of all its locks at once, whatever
 //!   that thread waits for.
 //! * `FUSE-13` Unless the mount is told otherwise, nobody gets at a file of the past whom its
-//!   permissions of then or, where it is still there, those of now keep out; and who may not read
-//!   the root lists no snapshots.
+//!   permissions of then or, where it is still there, those of now keep out, whichever way leads to
+//!   it, and whatever inode it was saved as; and who may not read the root lists no snapshots.
 //! * `FUSE-18` A mount answers the request of a command (`BARRIER-1`) when the kernel was told of
 //!   all that was committed before.
 //! * `FUSE-19` A node lives until the kernel forgets it, whether it has a name or a handle or not.
 //! * `FUSE-20` Reading changes times of access as `relatime` of Linux says, but that a file is read
 //!   when it is opened for reading alone; nobody waits for it.
+//! * `FUSE-21` What has the number of another node that is gone has another generation: a file
+//!   handle opens what it was taken of, or nothing. A number comes again when a server is killed
+//!   before it has committed what it made, and of the past with each mount.
 //!
 //! # Concurrency
 //! Each worker reads requests from its own clone of the device and may block in the Content API.
@@ -60,6 +63,7 @@ mod arguments;
 mod bridge;
 mod company;
 mod convert;
+mod create;
 mod errno;
 mod filesystem;
 mod flags;
@@ -84,6 +88,7 @@ mod tree;
 mod unmount;
 mod watch;
 
+pub use apart::leave_descriptors;
 pub use holders::{Holder, Remaining, find_holders, name_of};
 pub use idmap::{IdMap, IdRange, Ids, NewOwner, UNMAPPED};
 pub use metrics::{LATENCY_BOUNDS_NS, Metrics, MetricsSnapshot, OperationCounts};

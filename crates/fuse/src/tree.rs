@@ -8,8 +8,8 @@
 
 use crate::convert::slot_of;
 use crate::handles::Held;
-use crate::history::{Directory, History, NAME};
-use crate::options::{HistoryListing, MountOptions};
+use crate::history::{Directory, History, NAME, limit, read_dir};
+use crate::options::{HistoryAccess, HistoryListing, MountOptions};
 use larder::{
     AccessRule, Attr, Caller, Database, DirEntry, Error, ErrorKind, FileHandle, FileKind,
     InodeFlags, Keeper, Name, NewNode, NodeId, RenameMode, SetAttr, SpaceReport, XattrMode,
@@ -31,6 +31,8 @@ pub(crate) struct Tree {
     /// `None`: there is no `.larder`.
     history: Option<Arc<History>>,
     is_listed: bool,
+    /// Who may use what is past.
+    access: HistoryAccess,
 }
 
 /// Where a node is.
@@ -54,6 +56,7 @@ impl Tree {
             database: past.unwrap_or_else(|| present.clone()),
             present,
             is_listed: listing == HistoryListing::Shown,
+            access,
         }
     }
 
@@ -72,6 +75,27 @@ impl Tree {
             (Some(_), Err(error)) if error.kind() == ErrorKind::NotFound => Ok(false),
             (Some(_), Err(error)) => Err(error),
         }
+    }
+
+    /// Attributes of what `database` shows, within what is allowed of the past (`FUSE-13`).
+    pub(crate) fn limited(&self, attr: Attr) -> Result<Attr, Error> {
+        limit(self.access, &self.present, &self.database, attr)
+    }
+
+    /// Whether what the kernel gets of a node changes with the present (`FUSE-13`), of which it is
+    /// told only by the present's nodes.
+    pub(crate) fn follows_present(&self, node: NodeId) -> bool {
+        let is_past = || slot_of(node).is_some() || self.database.present_node(node).is_some();
+        self.access == HistoryAccess::Both && is_past()
+    }
+
+    /// The commit that a node is shown as of; 0: it is of the present, or leads to the past.
+    pub(crate) fn moment_of(&self, node: NodeId) -> u64 {
+        let moment = match slot_of(node) {
+            None => self.database.shows().map(|(seq, _)| seq),
+            Some(slot) => (self.history.as_ref()).and_then(|history| history.moment_of(slot)),
+        };
+        moment.unwrap_or(0)
     }
 
     fn place(&self, node: NodeId) -> Result<Place<'_>, Error> {
@@ -115,7 +139,7 @@ impl Tree {
                 {
                     history.directory_attr(Directory::Top)
                 }
-                (found, _) => found,
+                (found, _) => found.and_then(|attr| self.limited(attr)),
             },
         }
     }
@@ -130,58 +154,30 @@ impl Tree {
     }
 
     /// Entries of a directory, as [`Database::read_dir`]; history, where it is listed, comes last
-    /// in the root.
+    /// in the root. `and_attr`: their attributes come into memory by the same scan.
     pub(crate) fn read_dir(
         &self,
         node: NodeId,
         after: Option<&Name>,
         limit: usize,
+        and_attr: bool,
     ) -> Result<Vec<DirEntry>, Error> {
         match self.place(node)? {
             Place::Directory(history, directory) => history.read_dir(directory, after, limit),
-            Place::Past(inside) => inside.read_dir(after, limit),
-            Place::Database => match self.history_after(node, after)? {
-                None => self.database.read_dir(node, after, limit),
-                Some(Listed::Was) => Ok(Vec::new()),
-                Some(Listed::Comes(entry)) => {
-                    let mut entries = self.database.read_dir(node, after, limit)?;
-                    if entries.len() < limit {
-                        entries.push(entry);
-                    }
-                    Ok(entries)
+            Place::Past(inside) => inside.read_dir(after, limit, and_attr),
+            Place::Database => {
+                let listed = self.history_after(node, after)?;
+                if matches!(listed, Some(Listed::Was)) {
+                    return Ok(Vec::new());
                 }
-            },
-        }
-    }
-
-    pub(crate) fn read_dir_plus(
-        &self,
-        node: NodeId,
-        after: Option<&Name>,
-        limit: usize,
-    ) -> Result<Vec<(DirEntry, Attr)>, Error> {
-        match self.place(node)? {
-            Place::Directory(..) => {
-                let with_attr = |entry: DirEntry| {
-                    let attr = self.attr(entry.node)?;
-                    Ok((entry, attr))
-                };
-                let entries = self.read_dir(node, after, limit)?;
-                entries.into_iter().map(with_attr).collect()
+                let mut entries = read_dir(&self.database, node, after, limit, and_attr)?;
+                if let Some(Listed::Comes(entry)) = listed
+                    && entries.len() < limit
+                {
+                    entries.push(entry);
+                }
+                Ok(entries)
             }
-            Place::Past(inside) => inside.read_dir_plus(after, limit),
-            Place::Database => match self.history_after(node, after)? {
-                None => self.database.read_dir_plus(node, after, limit),
-                Some(Listed::Was) => Ok(Vec::new()),
-                Some(Listed::Comes(entry)) => {
-                    let mut entries = self.database.read_dir_plus(node, after, limit)?;
-                    if entries.len() < limit {
-                        let attr = self.attr(entry.node)?;
-                        entries.push((entry, attr));
-                    }
-                    Ok(entries)
-                }
-            },
         }
     }
 
@@ -284,7 +280,7 @@ impl Tree {
 
     pub(crate) fn attr(&self, node: NodeId) -> Result<Attr, Error> {
         match self.place(node)? {
-            Place::Database => self.database.attr(node),
+            Place::Database => self.limited(self.database.attr(node)?),
             Place::Directory(history, directory) => history.directory_attr(directory),
             Place::Past(inside) => inside.attr(),
         }

@@ -10,6 +10,7 @@
 //!   bounds of a break-even size lie inside the measured range; the interval of a ratio excludes 1.
 //!   Nothing about time is sure that rests on records under load.
 
+mod answer;
 pub mod plan;
 pub mod settings;
 
@@ -18,22 +19,11 @@ use crate::data::{Data, Selection, is_row_store, system_name};
 use crate::figures::scale::{Unit, say, say_bytes};
 use crate::results::Record;
 use crate::statistics::{self, Estimate};
+pub use answer::Answer;
+use answer::under_load;
 use larder::Tuning;
 use settings::ObjectSizes;
 use std::collections::{BTreeMap, BTreeSet};
-
-/// An answer to a question.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Answer {
-    /// What was asked.
-    pub question: String,
-    /// The answer.
-    pub answer: String,
-    /// What it rests on.
-    pub ground: String,
-    /// Whether it is a threshold beyond noise (ADVICE-1).
-    pub is_sure: bool,
-}
 
 /// What to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -201,14 +191,6 @@ fn row_or_file(
             is_sure,
         },
         word,
-    )
-}
-
-/// The answer where times are not to be trusted (ADVICE-1).
-fn under_load(crowded_count: usize) -> String {
-    format!(
-        "not to be told: {crowded_count} records were measured under load; measure again on a \
-         quiet machine"
     )
 }
 

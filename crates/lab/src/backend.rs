@@ -17,6 +17,7 @@
 pub mod directory;
 pub mod ground;
 pub mod larder;
+pub mod place;
 pub mod postgres;
 pub mod s3;
 pub mod spec;

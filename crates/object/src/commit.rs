@@ -25,41 +25,40 @@
 
 pub(crate) mod checkpoint;
 pub(crate) mod group;
-pub(crate) mod group_fsync;
+pub(crate) mod kept_orphans;
 pub(crate) mod leader;
 pub(crate) mod log_inlined;
 mod lost_orphans;
+mod pending_sync;
 pub(crate) mod place;
 pub(crate) mod pre_images;
 pub(crate) mod redo;
-pub(crate) mod redo_rows;
+pub(crate) mod refusals;
 pub(crate) mod refused;
 pub(crate) mod refused_content;
 pub(crate) mod refused_held;
 
 use crate::commit::group::Group;
-use crate::commit::place::ContentFlush;
 use crate::engine::{Edit, Engine, lock};
-use crate::history::Horizon;
+use crate::history::horizon::Horizon;
+use crate::session::workspace::assert_granted;
 use crate::session::writer_lock::Turn;
-use crate::txn::workspace::assert_granted;
 use crate::view::node::{Node, NodeState};
 use crate::write::delayed_allocation::PATIENCE_WITH_STREAMS;
+use crate::write::frozen::FrozenNode;
 use crate::{Error, ErrorKind, Result};
-use larder_catalog::{
-    AttrMask, CatalogError, ChangeSet, CommitOutcome, ContentRow, InodeChange, InodeRow,
-};
+use larder_catalog::{ChangeSet, CommitOutcome, ContentRow, InodeChange};
 use larder_space::format::limits::BLOCK_BYTES;
-use larder_space::format::{Extent, FileKind, Ino, Name, StoreId};
+use larder_space::format::{Extent, FileKind, Ino, StoreId};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// How long a commit waits for the catalog's write lock or for space on the host before the engine
-/// gives up.
-const PATIENCE: Duration = Duration::from_secs(300);
 /// How long to leave reclaim alone after it found everything pinned.
 const RECLAIM_PAUSE: Duration = Duration::from_secs(1);
+/// Steps of a reclaim that closing takes at most, a few tens of milliseconds each; who opens the
+/// database next goes on by himself.
+const CLOSE_STEPS_MAX: usize = 4;
 
 /// Lets users of the turn in again, whatever happens.
 struct OpenAgain<'e>(&'e Turn);
@@ -94,26 +93,6 @@ impl Drop for CommitGuard<'_> {
     }
 }
 
-/// A node as the freeze found it.
-pub(crate) struct FrozenNode {
-    pub node: Arc<Node>,
-    pub row: InodeRow,
-    pub mask: AttrMask,
-    /// No commit has it.
-    pub is_fresh: bool,
-    pub is_deleted: bool,
-    entries: Vec<(Name, Option<Ino>)>,
-    xattrs: Vec<(Vec<u8>, Option<Vec<u8>>)>,
-    content_row: Option<Option<ContentRow>>,
-    /// Blocks whose patches an edit ended.
-    pub patches_ended: Vec<u64>,
-    /// The list of pieces goes, before `piece_pages` come.
-    drops_pieces: bool,
-    piece_pages: Vec<(u64, Option<Vec<u8>>)>,
-    /// Dirty blocks, or none when only the map changed.
-    pub flush: Option<ContentFlush>,
-}
-
 impl Engine {
     /// Returns after the commit that holds every operation that ended before.
     pub fn sync(&self) -> Result<()> {
@@ -133,10 +112,15 @@ impl Engine {
 
     /// The same, if anything waits for it, without the work that may follow a sync.
     pub(crate) fn sync_own(&self) -> Result<()> {
+        self.sync_if(|group| !group.is_empty())
+    }
+
+    /// The same, if the open group is one to be waited for; those before it are.
+    pub(crate) fn sync_if(&self, is_wanted: impl FnOnce(&Group) -> bool) -> Result<()> {
         let target = {
             let group = lock(&self.group);
             let open = self.open_generation.load(Ordering::SeqCst);
-            if group.is_empty() { open - 1 } else { open }
+            if is_wanted(&group) { open } else { open - 1 }
         };
         match self.commit_lock.committed() >= target {
             true => Ok(()),
@@ -179,10 +163,14 @@ impl Engine {
         self.commit_group(horizon, false)
     }
 
-    /// Commits until nothing more can be reclaimed: once for what the last commit retired.
-    pub(crate) fn reclaim_all(&self) -> Result<()> {
+    /// The reclaim of a close: once for what the last commit retired, and in steps of what is left
+    /// of a great deal, but no more than [`CLOSE_STEPS_MAX`] of them (`TIME-9`).
+    pub(crate) fn reclaim_some(&self) -> Result<()> {
         let _one_at_a_time = self.commit_lock.lock();
-        while let Some(horizon) = self.find_reclaimable()? {
+        for _ in 0..CLOSE_STEPS_MAX {
+            let Some(horizon) = self.find_reclaimable()? else {
+                return Ok(());
+            };
             self.commit_group(Some(horizon), false)?;
         }
         Ok(())
@@ -280,6 +268,14 @@ impl Engine {
     /// is for who has the turn; it may have gone while the caller waited for `commit_lock`
     /// (TURN-1).
     fn find_reclaimable(&self) -> Result<Option<Horizon>> {
+        let found = self.ask_reclaimable()?;
+        if found.is_none() {
+            self.history.note_step(false); // Else the commit says it.
+        }
+        Ok(found)
+    }
+
+    fn ask_reclaimable(&self) -> Result<Option<Horizon>> {
         if !self.turn.is_held() || self.private.is_some() {
             return Ok(None);
         }
@@ -295,6 +291,7 @@ impl Engine {
             false => has_quarantine || has_others,
         };
         if !may_have_retired && !may_have_orphans {
+            self.history.note_last_step();
             return Ok(None);
         }
         let is_history = is_prune_due && !may_have_orphans && !has_moved;
@@ -310,13 +307,14 @@ impl Engine {
             return Ok(Some(horizon)); // The catalog would say no more.
         }
         self.may_have_orphans
-            .store(!self.catalog.orphans()?.is_empty(), Ordering::SeqCst);
-        let is_worth_it = !self.lost_orphans(horizon.pinned)?.is_empty()
+            .store(self.catalog.has_orphans()?, Ordering::SeqCst);
+        let is_worth_it = self.has_lost_orphans(horizon.pinned)?
             || self.catalog.has_retired_by(&horizon.kept)?
             || (is_prune_due && self.catalog.has_past_by(&horizon.kept)?)
             || !self.moved_away_until(horizon.pinned).is_empty();
         if !is_worth_it {
             self.note_pruned(&horizon.kept);
+            self.history.note_last_step();
         }
         Ok(is_worth_it.then_some(horizon))
     }
@@ -518,10 +516,11 @@ impl Engine {
         for frozen in &mut nodes {
             self.collect(frozen, &mut set)?;
         }
+        let mut has_more = false;
         if let Some(horizon) = &horizon
             && self.may_have_orphans.load(Ordering::SeqCst)
         {
-            self.collect_lost_orphans(horizon.pinned, &mut set)?;
+            has_more = self.collect_lost_orphans(horizon.pinned, &mut set)?;
         }
         let is_unknown = |frozen: &&FrozenNode| frozen.is_fresh && frozen.is_deleted;
         let unknown = nodes.iter().filter(is_unknown);
@@ -540,11 +539,16 @@ impl Engine {
                 self.look_anew(); // Or the next commit would wish for the same.
             }
         }
+        has_more |= outcome.has_more;
+        self.history.note_step(has_more);
+        if horizon.is_some() && !has_more {
+            self.history.note_last_step();
+        }
         if !set.orphans_added.is_empty() {
             // Set when they were made, too; a look at the catalog before this commit cleared it.
             self.may_have_orphans.store(true, Ordering::SeqCst);
         }
-        if let Err(error) = self.checkpoint(&set) {
+        if let Err(error) = self.checkpoint(&set, has_more) {
             // The commit is durable; the log is only longer than it should be.
             tracing::warn!("a checkpoint failed: {error}");
         }
@@ -620,31 +624,6 @@ impl Engine {
         }
     }
 
-    /// Commits the catalog; waits out an SQL client that keeps the write lock, and a host without
-    /// space: nothing is lost by waiting, and both can be helped from outside. Not in a client's
-    /// transaction, which has the lock, and of which SQLite may have taken back a part.
-    pub(crate) fn commit_catalog(
-        &self,
-        set: &ChangeSet,
-    ) -> std::result::Result<CommitOutcome, CatalogError> {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            match self.catalog.commit(set) {
-                Ok(outcome) => return Ok(outcome),
-                Err(error @ (CatalogError::Busy { .. } | CatalogError::NoSpace))
-                    if !self.catalog.is_clients() && Instant::now() < deadline =>
-                {
-                    tracing::warn!("a commit waits: {error}");
-                    if matches!(error, CatalogError::NoSpace) {
-                        self.shorten_log();
-                    }
-                    std::thread::sleep(Duration::from_millis(500));
-                }
-                Err(error) => return Err(error),
-            }
-        }
-    }
-
     /// Makes the commit known in this process.
     fn publish(
         &self,
@@ -675,9 +654,8 @@ impl Engine {
         }
         // Also those that no operation of this session has deleted: nobody had them open any more.
         for &(store, ino) in &set.orphans_removed {
-            let cached = self.cache.find(store, ino);
             // Some have a name again.
-            if cached.is_some_and(|node| node.lock().is_deleted) {
+            if (self.cache.find(store, ino)).is_some_and(|node| node.lock().is_deleted) {
                 self.cache.remove(store, ino);
             }
         }

@@ -2,6 +2,7 @@
 
 use larder_catalog::CatalogError;
 use larder_segment::SegmentError;
+use larder_space::format::NameError;
 
 /// What kind of failure it is; each tells the caller what to do. Edges map it to errno, exit codes
 /// and status codes, exhaustively.
@@ -96,6 +97,11 @@ impl Error {
         }
     }
 
+    /// The same for a caller who should do something else.
+    pub(crate) fn with_kind(self, kind: ErrorKind) -> Error {
+        Error { kind, ..self }
+    }
+
     /// What the caller should do about it.
     pub fn kind(&self) -> ErrorKind {
         self.kind
@@ -181,6 +187,7 @@ impl From<CatalogError> for Error {
             }
             CatalogError::NewerFormat { .. } => ErrorKind::NewerFormat,
             CatalogError::ReadOnly { .. } => ErrorKind::ReadOnly,
+            CatalogError::Busy { why: Some(_), .. } => ErrorKind::TimedOut, // WAIT-1
             CatalogError::Busy { .. } | CatalogError::InUse { .. } => ErrorKind::Busy,
             CatalogError::Constraint { .. } | CatalogError::Sql { .. } => ErrorKind::Sql,
             CatalogError::Corrupt { .. }
@@ -192,6 +199,18 @@ impl From<CatalogError> for Error {
             CatalogError::Sqlite { .. } => ErrorKind::Io,
         };
         Error::with_source(kind, "", error)
+    }
+}
+
+impl From<NameError> for Error {
+    fn from(error: NameError) -> Error {
+        let kind = match error {
+            NameError::TooLong => ErrorKind::NameTooLong,
+            NameError::Empty | NameError::Reserved | NameError::Forbidden => {
+                ErrorKind::InvalidInput
+            }
+        };
+        Error::new(kind, error.to_string())
     }
 }
 

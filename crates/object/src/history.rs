@@ -24,6 +24,15 @@
 //!   lives and [`GROWN_BLOCKS_MIN`]: the host has other uses for its space. (Guaranteed history,
 //!   and what is held, it grows for.)
 //!
+//! * `TIME-9` History goes in steps: a commit deletes at most about 8,192 rows of each table (of a
+//!   single commit too, but not of one that only stores with retentions of their own give up), and
+//!   the log is copied after each step that leaves something. So however much goes, the log stays
+//!   short, nobody waits for long, a close ends soon, and whoever comes after it, or after a crash,
+//!   goes on by himself. *Guard*: the catalog limits each reclaim (`larder_catalog`, `steps`); who
+//!   needs the space goes on ([`Engine::commit_steps`]), a close takes some steps and no more
+//!   ([`Engine::reclaim_some`]), others go on with their next commits, and a session that begins
+//!   looks for what was left ([`Engine::note_left_steps`]).
+//!
 //! # Why there is a pool
 //! Best fit keeps objects whole while the free space is many times an object. History would fill
 //! all of it, and then every object would be placed in what was just given up. So it keeps out of a
@@ -37,6 +46,7 @@
 
 pub(crate) mod attribution;
 pub(crate) mod feed;
+pub(crate) mod horizon;
 pub(crate) mod prune;
 pub(crate) mod retention;
 pub(crate) mod rollback;
@@ -44,14 +54,13 @@ pub(crate) mod seals;
 pub(crate) mod versions;
 
 use crate::engine::{Edit, Engine, lock};
-use crate::history::attribution::Acting;
+use crate::history::horizon::Horizon;
 use crate::{Error, ErrorKind, Result};
-use larder_catalog::{Cuts, DatabaseInfo, HistoryHorizon, Moment, Retentions, SnapshotRow};
+use larder_catalog::{Cuts, HistoryHorizon, Moment, SnapshotRow};
 use larder_space::Purpose;
 use larder_space::format::limits::BLOCK_BYTES;
 use larder_space::format::{CommitSeq, Extent};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// Beyond all commits.
@@ -70,85 +79,6 @@ pub(crate) const GROWN_BLOCKS_MIN: u64 = (256 << 20) / BLOCK_BYTES;
 /// How long commits do not look whether another session has stopped reading what is to go. Less
 /// than a prune waits between two of its own looks.
 const PIN_PAUSE: Duration = Duration::from_millis(20);
-
-/// Up to which commit what was superseded and retired may go.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Horizon {
-    /// Nobody who is alive can reach it.
-    pub pinned: CommitSeq,
-    /// Nor does history need it: beyond all commits where there is none.
-    pub history: Cuts,
-    /// Both.
-    pub kept: Cuts,
-}
-
-/// What an engine knows of its history.
-pub(crate) struct History {
-    clock: Mutex<HistoryClock>,
-    /// The longest, nanoseconds.
-    pub(crate) retention_ns: AtomicI64,
-    /// Of the stores without a retention of their own.
-    pub(crate) is_guaranteed: AtomicBool,
-    /// All of them, once they were looked at.
-    pub(crate) retentions: Mutex<Option<Retentions>>,
-    /// The end of the segments has to go, and all history with it.
-    pub(crate) is_in_the_way: AtomicBool,
-    /// Blocks that a transaction was refused.
-    missed_blocks: AtomicU64,
-    /// Blocks that a transaction has left the pool short of.
-    short_blocks: AtomicU64,
-    /// Before the turn.
-    making_room: Mutex<()>,
-    rooms_made: AtomicU64,
-    /// For whom the open group is.
-    pub(crate) acting: Acting,
-}
-
-impl History {
-    /// As the catalog has it.
-    pub fn new(info: &DatabaseInfo) -> History {
-        History {
-            clock: Mutex::default(),
-            retention_ns: AtomicI64::new(info.retention_ns),
-            is_guaranteed: AtomicBool::new(info.is_guaranteed),
-            retentions: Mutex::default(),
-            is_in_the_way: AtomicBool::new(false),
-            missed_blocks: AtomicU64::new(0),
-            short_blocks: AtomicU64::new(0),
-            making_room: Mutex::default(),
-            rooms_made: AtomicU64::new(0),
-            acting: Acting::default(),
-        }
-    }
-}
-
-/// The cut, remembered.
-#[derive(Debug, Clone, Default)]
-struct HistoryClock {
-    /// Looked at, and when again, nanoseconds since 1970.
-    looked: Option<(i64, i64)>,
-    /// What the retentions say, and what is held.
-    found: HistoryHorizon,
-    /// Given up under pressure.
-    pressed: CommitSeq,
-    /// Pruned up to here.
-    pruned: Cuts,
-    /// Blocks of the retired that pressing does not set free, where somebody had to know
-    /// (`TIME-7`).
-    kept_blocks: u64,
-    /// What is held, read, or guaranteed keeps all there is: pressing ahead waits for the next
-    /// look, or until something was pruned.
-    is_spent: bool,
-    /// Another session reads what is to go; before that time nobody asks again.
-    pinned_until: Option<Instant>,
-}
-
-impl HistoryClock {
-    /// Up to where history is given up.
-    fn given_up(&self) -> Cuts {
-        self.found.cuts(self.pressed)
-    }
-}
 
 impl Engine {
     /// Whether the database keeps history, of any store.
@@ -213,6 +143,14 @@ impl Engine {
         })
     }
 
+    /// Finds out whether others have left steps (`TIME-9`): then the background goes on with them.
+    pub(crate) fn note_left_steps(&self) -> Result<()> {
+        let cuts = self.history_cut()?;
+        let is_left = self.catalog.has_retired_by(&cuts)? || self.catalog.has_past_by(&cuts)?;
+        self.history.is_left.store(is_left, Ordering::SeqCst);
+        Ok(())
+    }
+
     /// Whether the cut has moved since history was pruned.
     pub(crate) fn is_prune_due(&self) -> Result<bool> {
         if !self.keeps_history() {
@@ -229,6 +167,17 @@ impl Engine {
         if kept.passes(&clock.pruned) {
             clock.pruned = clock.pruned.raise(kept);
             clock.is_spent = false;
+        }
+    }
+
+    /// Commits the open group, and the steps that follow (`TIME-9`), until `is_enough`, or none is
+    /// left.
+    pub(crate) fn commit_steps(&self, is_enough: impl Fn() -> bool) -> Result<()> {
+        loop {
+            self.commit_now()?;
+            if !self.history.has_more() || is_enough() {
+                return Ok(());
+            }
         }
     }
 
@@ -362,7 +311,8 @@ impl Engine {
             .collect()
     }
 
-    /// Whether this session, which knows the free set, may find something to reclaim.
+    /// Whether this session, which knows the free set or has a step before it, may find something
+    /// to reclaim.
     pub(crate) fn is_reclaim_due(&self) -> Result<bool> {
         let (is_known, has_moved, has_quarantine) = {
             let room = self.lock_room();
@@ -373,6 +323,7 @@ impl Engine {
             )
         };
         Ok(match self.keeps_history() {
+            _ if self.history.has_more() || self.history.is_left.load(Ordering::SeqCst) => true,
             // Most of what is retired is history.
             true => is_known && (has_moved || self.is_prune_due()?),
             false => has_quarantine,
@@ -507,8 +458,9 @@ impl Engine {
         let goal = before + (missed.max(least) << doublings.min(16));
         let mut available = before;
         while available < goal && self.press_history(goal - available)? {
-            self.commit_now()?;
-            let now = self.lock_room().space.available_blocks(Purpose::Ordinary);
+            let available_blocks = || self.lock_room().space.available_blocks(Purpose::Ordinary);
+            self.commit_steps(|| available_blocks() >= goal)?;
+            let now = available_blocks();
             if now <= available {
                 break; // It is pinned; the rest would be given up in vain.
             }

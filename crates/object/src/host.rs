@@ -1,4 +1,6 @@
-//! What the engine asks of the machine: the time, its memory, random bytes.
+//! What the engine asks of the machine: the time, its memory, random bytes, locks.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The present by the system's clock, nanoseconds since 1970.
 pub(crate) fn system_clock() -> i64 {
@@ -32,10 +34,14 @@ pub(crate) fn memory_pages() -> u64 {
 
 /// Memory that this process has resident, bytes; 0 when the system does not say.
 pub(crate) fn resident_bytes() -> u64 {
-    let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
-    let pages = text.split_whitespace().nth(1);
-    let pages: u64 = pages.and_then(|pages| pages.parse().ok()).unwrap_or(0);
-    pages * rustix::param::page_size() as u64
+    find_resident_bytes("self").unwrap_or(0)
+}
+
+/// The same of a process, by its number.
+pub(crate) fn find_resident_bytes(process: &str) -> Option<u64> {
+    let text = std::fs::read_to_string(format!("/proc/{process}/statm")).ok()?;
+    let pages: u64 = text.split_whitespace().nth(1)?.parse().ok()?;
+    Some(pages * rustix::param::page_size() as u64)
 }
 
 /// The user and group that run this process.
@@ -44,4 +50,9 @@ pub fn process_owner() -> (u32, u32) {
         rustix::process::geteuid().as_raw(),
         rustix::process::getegid().as_raw(),
     )
+}
+
+/// The lock, also when a thread panicked that had it.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

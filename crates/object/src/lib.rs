@@ -69,8 +69,7 @@ pub use larder_segment::{AlignedBuf, Device, Storage};
 pub use larder_space::format;
 pub use report::survey::find_damage;
 pub use report::{
-    CheckReport, DefragObject, DefragOptions, DefragReport, FragReport, Gauges, MapCell,
-    SegmentMap, ShrinkReport, SizeClass, SpaceReport, StatsReport,
+    CheckReport, FragReport, Gauges, MapCell, SegmentMap, SizeClass, SpaceReport, StatsReport,
 };
 pub use session::barrier::{Follower, await_followers};
 pub use session::options::{Birth, Clock, EngineOptions, InitOptions};
@@ -78,22 +77,24 @@ pub use session::peers::{SessionInfo, describe_server, free_killed, list_session
 pub use session::readonly::Readonly;
 pub use session::tuning::gather_bytes_default;
 pub use space::defrag::CompactStep;
+pub use space::{DefragObject, DefragOptions, DefragReport, ShrinkReport};
+pub use txn::Savepoint;
 pub use txn::client::require_other_thread;
 pub use txn::long::{
     TransactionInfo, TransactionOutcome, TransactionOwner, abort_transaction, begin_transaction,
     commit_transaction, list_transactions,
 };
-pub use txn::short::{Ended, Savepoint, Staging, WriterTicket};
-pub use view::View;
+pub use txn::short::{Ended, Staging, WriterTicket};
 pub use view::as_of::AsOf;
-pub use view::invalidation::{ForeignChange, ForeignObserver};
 pub use view::node::Node;
+pub use view::{ForeignChange, ForeignObserver, View};
+pub use write::Keeper;
+pub use write::RowEdit;
 pub use write::access_times::AccessRule;
 pub use write::edit::CAPABILITY_XATTR;
 pub use write::guard::WriteGuard;
 #[cfg(debug_assertions)]
 pub use write::guard::failpoints;
-pub use write::nameless::Keeper;
 pub use write::namespace::Look;
 pub use write::put::NewContent;
 pub use write::saves::is_backup;

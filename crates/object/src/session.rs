@@ -7,11 +7,16 @@
 //!
 //! # Invariants
 //! `SESSION-n` in `liveness` and `peers`, `TURN-n` in `writer_lock`, `BARRIER-n` in `barrier`,
-//! `COMPANY-n` in `company`, `READONLY-n` in `readonly`.
+//! `COMPANY-n` in `company`, `READONLY-n` in `readonly`, `WORKSPACE-6` to `WORKSPACE-8` in
+//! `workspace`, `FLUSH-n` in `group_fsync`.
 
+pub(crate) mod background;
 pub(crate) mod barrier;
 pub(crate) mod company;
+pub(crate) mod group_fsync;
 pub(crate) mod liveness;
+pub(crate) mod log_growth;
+pub(crate) mod open;
 pub(crate) mod options;
 pub(crate) mod other_processes;
 pub(crate) mod peers;
@@ -19,20 +24,23 @@ pub(crate) mod pins;
 pub(crate) mod readonly;
 pub(crate) mod stores;
 pub(crate) mod tuning;
+pub(crate) mod workspace;
 pub(crate) mod writer_lock;
+pub(crate) mod writers;
 
-use crate::commit::group_fsync::SharedFlush;
-use crate::session::company::Company;
+use crate::error::{Error, ErrorKind, Result, io_error};
+use crate::session::group_fsync::SharedFlush;
 use crate::session::liveness::Liveness;
 use crate::session::options::EngineOptions;
 use crate::session::pins::Pins;
-use crate::txn::workspace::Workspace;
-use crate::txn::writers::Writers;
+use crate::session::workspace::Workspace;
+use crate::session::writers::Writers;
 use larder_catalog::DatabaseInfo;
 use larder_segment::Storage;
 use larder_segment::directory::DatabaseDir;
-use std::path::PathBuf;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
 
 /// One process that has a database open: what all its views share.
 pub(crate) struct Session {
@@ -56,4 +64,31 @@ pub(crate) struct Session {
     pub writers: Writers,
     /// Flushes that they share.
     pub flushes: SharedFlush,
+}
+
+/// What a session knows of the others.
+#[derive(Default)]
+pub(crate) struct Company {
+    has_writers: AtomicBool,
+    has_followers: AtomicBool,
+    /// Held while it is looked.
+    look: Mutex<()>,
+    /// The others know that this session writes.
+    is_announced: AtomicBool,
+    /// Held while they are told.
+    announcing: Mutex<()>,
+}
+
+/// Opens the directory of a database.
+pub(crate) fn open_directory(path: &Path) -> Result<DatabaseDir> {
+    DatabaseDir::open(path).map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory => Error::new(
+            ErrorKind::NotFound,
+            format!(
+                "{} does not exist; check the path",
+                path.join(larder_catalog::CATALOG_FILE).display()
+            ),
+        ),
+        _ => io_error(format!("cannot open {}", path.display()), error),
+    })
 }

@@ -18,27 +18,25 @@ pub(crate) mod invalidation;
 pub(crate) mod listing;
 pub(crate) mod names;
 pub(crate) mod node;
-pub(crate) mod pieced;
 pub(crate) mod pieces;
 pub(crate) mod read;
 pub(crate) mod read_set;
+pub(crate) mod redo_rows;
 
-use crate::commit::redo_rows::PatchBook;
 use crate::error::{ErrorKind, io_error};
 use crate::host::system_clock;
 use crate::session::Session;
 use crate::view::cache::NodeCache;
-use crate::view::invalidation::Foreign;
-use crate::view::read_set::ReadSet;
+use crate::view::redo_rows::PatchBook;
 use crate::{Error, Result};
-use larder_catalog::{Catalog, PastPin};
+use larder_catalog::{Catalog, Mark, PastPin};
 use larder_segment::Segment;
 use larder_segment::directory::DatabaseDir;
-use larder_space::format::{CommitSeq, SegmentIndex};
-use std::collections::BTreeMap;
+use larder_space::format::{CommitSeq, Ino, SegmentIndex, StoreId};
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// What shows a database at one moment, the present or one of the past: a connection of the
 /// catalog, and what was read through it. Nothing can be changed through it.
@@ -235,4 +233,42 @@ impl View {
         let blocks = |segment: &Arc<Segment>| (segment.index(), segment.block_count());
         segments.iter().map(blocks).collect()
     }
+}
+
+/// What another session or an SQL client may have changed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ForeignChange {
+    /// Anything.
+    Everything,
+    /// These inodes at most, their content, names in them and their attributes, as every store that
+    /// shows them; and what no inode has, such as the names of snapshots.
+    Inodes(Vec<(StoreId, Ino)>),
+}
+
+/// Who is told.
+pub type ForeignObserver = Box<dyn Fn(&ForeignChange) + Send + Sync>;
+
+/// What a session knows of the commits of others.
+#[derive(Default)]
+pub(crate) struct Foreign {
+    observers: Mutex<Vec<ForeignObserver>>,
+    /// Where the last look ended.
+    mark: Mutex<Option<Mark>>,
+    /// The catalog's generation that the last look that ended has seen; 0: none has.
+    generation: AtomicU64,
+    /// Counts drops.
+    epoch: AtomicU64,
+    /// Looks that knew, that did not, and inodes in memory that were dropped or marked.
+    pub exact_count: AtomicU64,
+    pub whole_count: AtomicU64,
+    pub dropped_count: AtomicU64,
+}
+
+/// What was read through the view of a transaction's snapshot.
+#[derive(Default)]
+pub(crate) struct ReadSet {
+    /// Rows were read by SQL; nobody knows which.
+    has_rows: AtomicBool,
+    /// Which columns the user had added to a store. A leaf lock.
+    columns: Mutex<HashMap<StoreId, Vec<String>>>,
 }

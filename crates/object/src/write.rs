@@ -16,11 +16,158 @@ pub(crate) mod change;
 pub(crate) mod claims;
 pub(crate) mod delayed_allocation;
 pub(crate) mod edit;
+pub(crate) mod frozen;
 pub(crate) mod gather;
 pub(crate) mod guard;
 pub(crate) mod nameless;
 pub(crate) mod namespace;
+pub(crate) mod pieced;
 pub(crate) mod put;
 pub(crate) mod rules;
 pub(crate) mod saves;
 pub(crate) mod splice;
+
+use crate::view::entries::EntryDelta;
+use crate::view::node::Node;
+use larder_catalog::{AttrMask, InodeChange, InodeRow, Save};
+use larder_space::format::{Ino, Name, SessionId, StoreId};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::{Arc, Mutex, RwLock, Weak};
+use std::time::Instant;
+
+/// A file that lost the name it had.
+#[derive(Debug)]
+pub(crate) struct Aside {
+    store: StoreId,
+    ino: Ino,
+    dir: Ino,
+    name: Name,
+    /// It got the name of a backup.
+    is_backup: bool,
+    at_ns: i64,
+}
+
+/// The files that were set aside last, the oldest first.
+#[derive(Debug, Default)]
+pub(crate) struct Asides(VecDeque<Aside>);
+
+/// What is pending. A leaf lock.
+#[derive(Default)]
+pub(crate) struct Rules {
+    pending: Mutex<BTreeMap<(StoreId, Ino), Pending>>,
+}
+
+/// A row that is answered and not committed.
+struct Pending {
+    row: InodeRow,
+    mask: AttrMask,
+    is_deleted: bool,
+    generation: u64,
+    /// The names in it that are not committed.
+    entries: Vec<(Name, Option<Ino>)>,
+}
+
+/// A name of a directory, and where it leads after the operation.
+type AskedEntry = (StoreId, Ino, Name, Option<Ino>);
+
+/// An extended attribute of an inode, and its value after the operation.
+type AskedXattr = (StoreId, Ino, Vec<u8>, Option<Vec<u8>>);
+
+/// What the rules are asked about.
+#[derive(Default)]
+pub(crate) struct Asked {
+    /// The rows of an operation, as they are after it.
+    pub rows: Vec<(StoreId, InodeChange)>,
+    /// Those of them that wait for their commit already, as they were before it.
+    pub before: Vec<(StoreId, InodeChange)>,
+    /// The catalog may not know one of them.
+    pub is_unknown: bool,
+    /// What is saved.
+    pub saves: Vec<Save>,
+    /// The names that it changes.
+    pub entries: Vec<AskedEntry>,
+    /// The extended attributes that it changes.
+    pub xattrs: Vec<AskedXattr>,
+}
+
+/// Who may know inodes that have no handle. Its locks are leaves: it is asked with an inode locked.
+pub trait Keeper: Send + Sync {
+    /// Whether it knows the inode.
+    fn knows(&self, store: StoreId, ino: Ino) -> bool;
+
+    /// The same; if so, [`crate::Engine::let_go`] follows once it knows it no more.
+    /// `by_others`: another session took the last name, by which it may still know it.
+    fn keep(&self, store: StoreId, ino: Ino, by_others: bool) -> bool;
+}
+
+/// What an engine knows of keepers.
+#[derive(Default)]
+pub(crate) struct Nameless {
+    keeper: RwLock<Option<Weak<dyn Keeper>>>,
+    /// What keepers have let go, and nobody has looked at yet.
+    let_go: Mutex<Vec<(StoreId, Ino)>>,
+}
+
+/// All claims of a session.
+#[derive(Default)]
+pub(crate) struct Claims {
+    bytes: AtomicU64,
+    /// Held by the one that waits longest.
+    first: Mutex<()>,
+    waiting_count: AtomicU32,
+}
+
+/// What waits to be written.
+#[derive(Default)]
+pub(crate) struct AccessTimes(Mutex<Waiting>);
+
+#[derive(Default)]
+struct Waiting {
+    nodes: Vec<Arc<Node>>,
+    /// When the first of them came.
+    since: Option<Instant>,
+    /// Somebody else was writing, or was not to be disturbed: not before that.
+    rest_until: Option<Instant>,
+}
+
+/// What takes one step back.
+pub(crate) enum Undo {
+    /// An entry of a directory: what was not committed, and what was known of the name.
+    Entry {
+        dir: Arc<Node>,
+        name: Name,
+        before: Option<EntryDelta>,
+        known: Option<Option<Ino>>,
+    },
+    /// An extended attribute.
+    Xattr {
+        node: Arc<Node>,
+        name: Vec<u8>,
+        before: Option<Vec<u8>>,
+    },
+    OrphanAdded((StoreId, Ino), Option<SessionId>),
+    /// With its holders: it was an orphan of this group.
+    OrphanForgotten((StoreId, Ino), Vec<SessionId>),
+    OrphanAdopted((StoreId, Ino)),
+    /// It was in no group's list before; whether a holder left it.
+    OrphanAgain((StoreId, Ino), Option<SessionId>),
+    /// It lost its last name, and somebody may know it still.
+    Parting(Arc<Node>),
+    SaveAdded,
+    SaveMoved(usize, Ino),
+    FileIdAdded,
+    /// A file that was set aside is not.
+    AsideAdded(StoreId, Ino),
+    AsideTaken(Aside),
+    Revived,
+}
+
+/// Attributes that a truncate sets in the same step: which, and what sets them at a moment,
+/// nanoseconds since 1970.
+pub struct RowEdit<'r> {
+    /// What `edit` touches.
+    pub mask: AttrMask,
+    /// Sets them.
+    pub edit: &'r dyn Fn(&mut InodeRow, i64),
+}

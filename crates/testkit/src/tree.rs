@@ -295,9 +295,9 @@ impl Model {
             Op::Rmdir { path } | Op::Unlink { path } => self.remove(path),
             Op::Rename { from, to } => self.rename(from, to),
             Op::Exchange { one, other } => {
-                let (a, b) = (self.names[one], self.names[other]);
-                self.names.insert(one.clone(), b);
-                self.names.insert(other.clone(), a);
+                let (was_one, was_other) = (self.take(one), self.take(other));
+                self.put(one, was_other);
+                self.put(other, was_one);
             }
             Op::Write {
                 path,
@@ -455,18 +455,25 @@ impl Model {
         if self.exists(to) {
             self.remove(to);
         }
-        let inside = format!("{from}/");
-        let moved: Vec<String> = self
-            .names
-            .keys()
-            .filter(|path| *path == from || path.starts_with(&inside))
-            .cloned()
-            .collect();
-        for path in moved {
-            let inode = self.names.remove(&path).expect("listed just now");
-            self.names
-                .insert(format!("{to}{}", &path[from.len()..]), inode);
-        }
+        let moved = self.take(from);
+        self.put(to, moved);
+    }
+
+    /// Takes a name and all that are below it, each without its beginning.
+    fn take(&mut self, path: &str) -> Vec<(String, u64)> {
+        let is_end = |end: &str| end.is_empty() || end.starts_with('/');
+        let is_below = |name: &str| name.strip_prefix(path).is_some_and(is_end);
+        let taken = self.names.extract_if(.., |name, _| is_below(name));
+        taken
+            .map(|(name, inode)| (name[path.len()..].to_owned(), inode))
+            .collect()
+    }
+
+    /// Gives a name what [`Model::take`] took.
+    fn put(&mut self, path: &str, taken: Vec<(String, u64)>) {
+        let named = taken.into_iter();
+        self.names
+            .extend(named.map(|(end, inode)| (format!("{path}{end}"), inode)));
     }
 
     fn change(&mut self, path: &str, change: impl FnOnce(&mut Vec<u8>)) {

@@ -7,6 +7,10 @@
 //! fault TEXT     something was wrong
 //! ```
 
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+
 use larder_testkit::{Deed, End, Step};
 
 /// What a diary says.
@@ -90,4 +94,18 @@ pub(super) fn read(text: &str) -> Result<Diary, String> {
         }
     }
     Ok(diary)
+}
+
+/// Appends one line to a diary, in one write.
+pub(super) fn note(diary: &mut File, line: &str) -> Result<(), String> {
+    (diary.write_all(format!("{line}\n").as_bytes())).map_err(|error| format!("a diary: {error}"))
+}
+
+/// Opens a diary, which is appended to.
+pub(super) fn diary_at(path: &Path) -> Result<File, String> {
+    File::options()
+        .create(true)
+        .append(true)
+        .open(path)
+        .map_err(|error| format!("{}: {error}", path.display()))
 }

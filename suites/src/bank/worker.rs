@@ -9,10 +9,13 @@ use larder::{Database, Error, ErrorKind, Name, OpenOptions, RenameMode, SqlValue
 use larder_testkit::{Rng, Step};
 use rusqlite::{Connection, TransactionBehavior};
 
-use super::{DOCUMENTS, FOLDERS, diary, diary_at, note};
+use super::diary::{self, diary_at, note};
 
 /// The verb of `xtask` that runs a worker.
 pub const WORKER: &str = "bank-worker";
+
+pub(super) const FOLDERS: u64 = 6;
+pub(super) const DOCUMENTS: u64 = 24;
 
 /// A list takes entries for so long, nanoseconds: then there is a new one, so that none grows long.
 const LIST_NS: u64 = 2_000_000_000;

@@ -5,7 +5,6 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use super::Length;
 use xtask::mounts::{Larder, Mount};
 use xtask::process;
 
@@ -121,6 +120,25 @@ impl Drop for Ext4 {
         let directory = self.directory.to_string_lossy();
         if let Err(line) = process::output("umount", &["-l", &directory]) {
             eprintln!("xtask: {line}");
+        }
+    }
+}
+
+/// How long the suites take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Length {
+    /// Seconds each, for the test run.
+    Quick,
+    /// What the documents promise.
+    Full,
+}
+
+impl Length {
+    /// The first value for a quick run, the other for a full one.
+    pub fn choose<T>(self, quick: T, full: T) -> T {
+        match self {
+            Length::Quick => quick,
+            Length::Full => full,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! How one learns of a client's transactions: a tracer, and a virtual table that SQLite tells of
 //! them.
 
-use super::{ClientEnd, ClientHandle, ClientStatement, ClientWatch, REGISTERED};
+use super::handle::{ClientEnd, ClientHandle, ClientStatement, ClientWatch, REGISTERED};
 use crate::lock;
 use rusqlite::ffi;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};

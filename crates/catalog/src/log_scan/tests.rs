@@ -2,6 +2,7 @@
 
 use super::*;
 use rusqlite::{Connection, OpenFlags};
+use std::os::unix::fs::FileExt;
 
 const COMMITS: u64 = 12;
 
@@ -321,4 +322,26 @@ fn mark_of(log: &Path) -> PathBuf {
     let mut name = log.as_os_str().to_owned();
     name.push(SHARED_FLUSH_SUFFIX);
     name.into()
+}
+
+/// Its head tells nothing then: a reader's copy must notice all the same that the rest came.
+#[test]
+fn a_frame_that_was_half_there_ends_a_commit_when_its_page_comes() {
+    let log = make_log(|_| ());
+    let end = HEAD_BYTES + log.transactions.len() * log.frame_bytes;
+    let page = end - log.frame_bytes + FRAME_HEAD_BYTES;
+    let file = tempfile::tempfile().unwrap();
+    file.write_all_at(&log.bytes[..page], 0).unwrap();
+    file.set_len(end as u64).unwrap();
+    let then = LogEnd::find(&file).unwrap().unwrap();
+    assert!(then.offset() < end as u64);
+    assert!(then.is_of(&file).unwrap(), "nothing has come");
+    file.write_all_at(&log.bytes[page..end], page as u64)
+        .unwrap();
+    assert!(!then.is_of(&file).unwrap(), "READONLY-2");
+    let now = LogEnd::find(&file).unwrap().unwrap();
+    assert_eq!(
+        (now.offset(), now.is_of(&file).unwrap()),
+        (end as u64, true)
+    );
 }

@@ -24,8 +24,8 @@
 //! `DROP COLUMN` takes values with it that no record has. What is kept under the name that a column
 //! had before is not shown under its new one.
 
+use super::active::{Active, active};
 use super::shape::{NOW, UNTIL, joined, pair, text, value_in};
-use super::{Active, active};
 use crate::error::{At, Result};
 use crate::history::{Keeper, require_reach};
 use crate::names::{execute_one, quoted};

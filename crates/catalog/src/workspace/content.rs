@@ -6,7 +6,7 @@
 //! where it was.
 
 use super::files::Files;
-use super::merge::Findings;
+use super::findings::Findings;
 use crate::codec::{signed, unsigned};
 use crate::error::{At, CatalogError, Result};
 use crate::grants::Grants;

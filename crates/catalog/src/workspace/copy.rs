@@ -1,14 +1,15 @@
 //! Making a workspace: the copy of the catalog, and what makes it one.
 
 use super::{InoRange, TransactionRow, set_ino_ranges};
+use crate::confine::Use;
 use crate::error::{At, CatalogError, Result};
 use crate::meta::{find_meta, set_gate};
-use crate::names::StoreName;
+use crate::names::{StoreName, execute_all};
 use crate::open::connect;
 use crate::place::{CATALOG_FILE, CatalogOptions, Place};
 use crate::read::rows;
 use crate::statements::StoreSql;
-use crate::{BUSY_TIMEOUT, Catalog, codec, holders, map_pages};
+use crate::{Catalog, codec, holders, map_pages};
 use larder_directory::{Access, DatabaseDir};
 use larder_format::{CommitSeq, StoreId};
 use rusqlite::backup::{Backup, StepResult};
@@ -32,13 +33,11 @@ impl Catalog {
     ) -> Result<()> {
         let place = Place::named(dir, HALF_MADE);
         let source = self.connect_reader()?;
-        let options = CatalogOptions::default();
-        let mut copy = connect(
-            &place,
-            &options,
-            OpenFlags::SQLITE_OPEN_CREATE,
-            BUSY_TIMEOUT,
-        )?;
+        let options = CatalogOptions {
+            wait_max: self.options.wait_max,
+            ..CatalogOptions::default()
+        };
+        let mut copy = connect(&place, &options, OpenFlags::SQLITE_OPEN_CREATE, Use::Engine)?;
         // Durable at once, at the end.
         copy.pragma_update(None, "synchronous", "OFF")
             .at("the copy")?;
@@ -49,7 +48,8 @@ impl Catalog {
                 StepResult::Done => {}
                 _ => {
                     return Err(CatalogError::Busy {
-                        waited: BUSY_TIMEOUT,
+                        waited: self.options.wait_max(),
+                        why: None,
                     });
                 }
             }
@@ -89,7 +89,8 @@ fn prepare(copy: &Connection, row: &TransactionRow, ranges: &[InoRange]) -> Resu
     }
     set_gate(&txn, true)?;
     remove_orphans(&txn, CommitSeq(base_seq as u64))?;
-    txn.execute_batch(
+    execute_all(
+        &txn,
         "DELETE FROM larder_session;
          DELETE FROM larder_holder;
          DELETE FROM larder_orphan;

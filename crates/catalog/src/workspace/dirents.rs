@@ -2,7 +2,7 @@
 //! tree.
 
 use super::files::{DEPTH_MAX, Files, entry_id};
-use super::merge::Findings;
+use super::findings::Findings;
 use super::rows::shown;
 use crate::error::{At, CatalogError, Result};
 use crate::read::rows;

@@ -1,7 +1,7 @@
 //! Merging the files of one store: inodes, attributes and user columns, extended attributes, and
 //! the names, which are keys of their own, so that directories merge.
 
-use super::merge::Findings;
+use super::findings::Findings;
 use super::rows::shown;
 use crate::codec::signed;
 use crate::error::{At, CatalogError, Result};

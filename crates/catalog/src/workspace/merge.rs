@@ -8,11 +8,12 @@
 
 use super::end;
 use super::files::Files;
+use super::findings::{Conflict, Findings};
 use super::past;
 use super::rows::{merge_table, shadow_conflict};
 use crate::changes::Held;
 use crate::codec::{signed, unsigned};
-use crate::confine::may_attach_one;
+use crate::confine::Use;
 use crate::error::{At, CatalogError, Result};
 use crate::extents::{self, AgChanges};
 use crate::grants::Grants;
@@ -26,7 +27,7 @@ use crate::place::Place;
 use crate::read::rows;
 use crate::tracking::images::Shape;
 use crate::tracking::{Tracked, tracked};
-use crate::{BUSY_TIMEOUT, Catalog, feed, temporal};
+use crate::{Catalog, feed, temporal};
 use larder_directory::DatabaseDir;
 use larder_format::{CommitSeq, Extent, Ino, StoreId};
 use rusqlite::config::DbConfig;
@@ -34,23 +35,7 @@ use rusqlite::{
     Connection, OpenFlags, OptionalExtension, Transaction, TransactionBehavior, params,
 };
 use std::collections::{BTreeSet, HashMap};
-use std::fmt;
 use std::path::Path;
-
-/// Why a workspace cannot be merged: one thing that both sides changed.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Conflict {
-    /// The path of a file, or the table and the key of a row.
-    pub what: String,
-    /// What happened on which side.
-    pub why: String,
-}
-
-impl fmt::Display for Conflict {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "{}: {}", self.what, self.why)
-    }
-}
 
 /// What came of a merge.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,42 +44,6 @@ pub enum Merged {
     Done(CommitSeq),
     /// Nothing was changed; all that is in the way, sorted.
     Conflicts(Vec<Conflict>),
-}
-
-/// What a merge gathers on its way.
-#[derive(Debug, Default)]
-pub(crate) struct Findings {
-    conflicts: BTreeSet<Conflict>,
-    /// Blocks of the parent, and the objects that hold them no more.
-    pub(crate) retired: Vec<Held>,
-    /// Files of the parent that lost their last name: `(table of the store, inode)`.
-    pub(crate) removed: Vec<(String, i64)>,
-    /// Tables that a row was changed in.
-    pub(crate) changed_tables: BTreeSet<String>,
-}
-
-impl Findings {
-    pub(crate) fn conflict(&mut self, what: impl Into<String>, why: impl Into<String>) {
-        self.conflicts.insert(Conflict {
-            what: what.into(),
-            why: why.into(),
-        });
-    }
-
-    /// A row that a constraint refuses is a conflict: the workspace had it.
-    pub(crate) fn refused(
-        &mut self,
-        what: impl FnOnce() -> String,
-        done: Result<()>,
-    ) -> Result<()> {
-        match done {
-            Err(CatalogError::Constraint { table, constraint }) => {
-                self.conflict(what(), format!("{constraint} ({table})"));
-                Ok(())
-            }
-            other => other,
-        }
-    }
 }
 
 impl Catalog {
@@ -106,7 +55,8 @@ impl Catalog {
     }
 
     fn merge(&self, dir: &DatabaseDir, path: &Path, id: u64, now_ns: i64) -> Result<Merged> {
-        let merger = connect(&self.place, &self.options, OpenFlags::empty(), BUSY_TIMEOUT)?;
+        let none = OpenFlags::empty();
+        let merger = connect(&self.place, &self.options, none, Use::Merge)?;
         open::configure(&merger)?;
         merger
             .set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, false)
@@ -115,7 +65,6 @@ impl Catalog {
         let path = path.to_str().ok_or_else(|| {
             CatalogError::invalid(format!("{} is no UTF-8; rename it", path.display()))
         })?;
-        may_attach_one(&merger)?;
         merger
             .execute("ATTACH ?1 AS ws", [path])
             .at("the workspace")?;
@@ -139,7 +88,13 @@ impl Catalog {
         let seq = next_commit_seq(&txn)?;
         let mut findings = Findings::default();
         let keeper = Keeper::begin(&txn, seq, now_ns)?.by(self.author(None));
-        apply(&txn, &keeper, &mut findings)?;
+        match apply(&txn, &keeper, &mut findings) {
+            // Of a rule that came meanwhile, on rows that are merged together.
+            Err(CatalogError::Constraint { table, constraint }) => {
+                findings.conflict(format!("table {table}"), constraint);
+            }
+            applied => applied?,
+        }
         if !findings.conflicts.is_empty() {
             txn.rollback().at("the end of the merge")?;
             return Ok(Merged::Conflicts(findings.conflicts.into_iter().collect()));
@@ -173,6 +128,7 @@ fn apply(txn: &Connection, keeper: &Keeper, findings: &mut Findings) -> Result<(
     let mut touched: BTreeSet<&str> = BTreeSet::new();
     for tracked in &all {
         if is_touched(txn, tracked)? && fits(txn, tracked, findings)? {
+            new_triggers(txn, &tracked.name, findings)?;
             touched.insert(&tracked.name);
         }
     }
@@ -248,6 +204,29 @@ fn fits(txn: &Connection, tracked: &Tracked, findings: &mut Findings) -> Result<
     };
     findings.conflict(format!("table {}", tracked.name), why);
     Ok(false)
+}
+
+/// A trigger of the user's that the parent's table has got meanwhile would have run here.
+fn new_triggers(txn: &Connection, table: &str, findings: &mut Findings) -> Result<()> {
+    let of = |schema: &str| {
+        format!(
+            "SELECT name, sql FROM {schema} WHERE type = 'trigger' AND tbl_name = ?1 COLLATE \
+             NOCASE AND name NOT LIKE 'larder\\_%' ESCAPE '\\'"
+        )
+    };
+    let sql = format!(
+        "SELECT name FROM ({} EXCEPT {}) ORDER BY name",
+        of("main.sqlite_schema"),
+        of("ws.larder_base_schema")
+    );
+    let names: Vec<String> = rows(txn, &sql, [table], |row| row.get(0)).at("the triggers")?;
+    for name in names {
+        findings.conflict(
+            format!("trigger {name} on {table}"),
+            "made there, and rows of the table were changed here",
+        );
+    }
+    Ok(())
 }
 
 /// The schema and the stores of the workspace are those of its base.

@@ -1,6 +1,6 @@
 //! Merging the rows of tables that are not ours.
 
-use super::merge::Findings;
+use super::findings::Findings;
 use crate::error::Result;
 use crate::tracking::Tracked;
 use crate::tracking::images::{Fate, Shape, for_each_touched};

@@ -653,6 +653,12 @@ fn only_what_a_user_adds_makes_a_store_one_with_constraints() {
             true,
         ),
         ("CREATE UNIQUE INDEX one_of_a_size ON main (size)", true),
+        ("CREATE INDEX of_names ON main_dirent (name)", false),
+        ("CREATE UNIQUE INDEX one_name ON main_dirent (ino)", true),
+        (
+            "CREATE TRIGGER side BEFORE INSERT ON main_map BEGIN SELECT raise(IGNORE); END",
+            true,
+        ),
         (
             "CREATE TABLE album (ino INTEGER REFERENCES main (ino))",
             true,
@@ -661,7 +667,9 @@ fn only_what_a_user_adds_makes_a_store_one_with_constraints() {
     for (sql, expected) in statements {
         let (dir, catalog) = create();
         assert!(!catalog.has_constraints(MAIN).unwrap(), "a new store");
+        assert!(!catalog.has_users_schema().unwrap(), "a new store");
         plain(dir.path()).execute_batch(sql).unwrap();
         assert_eq!(catalog.has_constraints(MAIN).unwrap(), expected, "{sql}");
+        assert!(catalog.has_users_schema().unwrap(), "{sql}");
     }
 }

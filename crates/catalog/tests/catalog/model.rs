@@ -205,6 +205,7 @@ fn step(model: &mut Model, dice: &mut Dice) -> (ChangeSet, CommitOutcome) {
         revived: Vec::new(),
         reclaimed,
         reclaim_horizon: changes.reclaim_horizon.clone(),
+        has_more: false,
         patch_blocks_change: 0,
     };
     (changes, outcome)

@@ -1,7 +1,7 @@
 //! Directories, files and other nodes of a database, held by their numbers: those stay the same
 //! whatever names lead to them (`CLI-40`).
 
-use super::{for_each_entry, lookup};
+use super::entries::{for_each_entry, lookup};
 use crate::address::{DbAddress, join};
 use crate::error::{At, Failure, Result};
 use crate::side::{Carry, Content, Folder, Found, Inode, SELF, replaced};

@@ -1,7 +1,6 @@
 //! An open regular file of the local filesystem.
 
-use super::inode::Held;
-use super::lossy;
+use super::inode::{Held, lossy};
 use crate::error::{At, Result};
 use crate::side::{Carry, Content, Found, Inode};
 use rustix::fs::SeekFrom;

@@ -2,7 +2,6 @@
 //! else it only names the inode (`O_PATH`), and what the kernel does not offer for such a one goes
 //! by way of `/proc`.
 
-use super::lossy;
 use crate::error::{At, Failure, Result};
 use crate::side::{Carry, Found};
 use larder::{FileKind, limits};
@@ -202,4 +201,9 @@ fn read_whole(
     let length = read(&mut value)?;
     value.truncate(length);
     Ok(value)
+}
+
+/// A path in messages.
+pub(super) fn lossy(path: &[u8]) -> String {
+    String::from_utf8_lossy(path).into_owned()
 }

@@ -201,3 +201,39 @@ fn who_waits_for_the_host_goes_on_when_it_is_freed() {
         std::fs::write(host.file("before"), "is there").unwrap();
     }
 }
+
+/// Other programs may take the last byte: then the database is read still, what changes it says why
+/// it cannot, and a little room is enough to go on.
+#[test]
+fn a_host_without_a_byte_left_is_read_and_says_what_to_do() {
+    let host = Host::new(98, "1h");
+    let place = &host.place;
+    place.write("file", 100_000);
+    place.ok(&["put", "file", "h/D:/f"]);
+    let mut fill = File::create(place.path("h/fill")).unwrap();
+    let mut length = 0;
+    for bytes in [1 << 20, 4096] {
+        while let Ok(()) = fill.write_all(&vec![7; bytes]) {
+            length += bytes as u64;
+        }
+    }
+    let told = "the filesystem that holds the catalog is full; free some space there";
+    for _ in 0..2 {
+        assert!(place.ok(&["ls", "h/D:/"]).contains('f'));
+        for verb in ["check", "df", "log", "status"] {
+            place.ok(&[verb, "h/D"]);
+        }
+        assert_eq!(place.run(&["cat", "h/D:/f"]).code, Some(0), "HOST-1");
+        for refused in [
+            &["rm", "h/D:/f"][..],
+            &["prune", "h/D"],
+            &["mount", "h/D", "m"],
+        ] {
+            place.fails(1, refused, told);
+        }
+    }
+    fill.set_len(length - (4 << 20)).unwrap();
+    place.ok(&["rm", "h/D:/f"]);
+    place.ok(&["prune", "h/D"]);
+    place.assert_clean("h/D");
+}

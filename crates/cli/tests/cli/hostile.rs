@@ -5,6 +5,7 @@
 //! The tests here are a sample; `cargo xtask hostile` goes through all of it, for as long as it is
 //! given.
 
+pub mod all;
 pub mod damage;
 pub mod sandbox;
 pub mod verbs;
@@ -124,7 +125,7 @@ fn number_of(name: &str) -> Option<u64> {
 
 /// All of it: round after round, each damage meets the next verbs, until all have met all.
 #[test]
-#[ignore = "as long as it is given: cargo xtask hostile, 10 minutes in cargo xtask test --long"]
+#[ignore = "as long as it is given: cargo xtask hostile, 10 minutes in cargo xtask soak"]
 fn every_damage_meets_every_verb() {
     let minutes = number_of("LARDER_HOSTILE_MINUTES").unwrap_or(MINUTES);
     let seed = number_of("LARDER_HOSTILE_SEED").unwrap_or(1);

@@ -7,6 +7,7 @@ use crate::hostile::sandbox::copy_tree;
 use crate::support::{Done, Place};
 use rusqlite::Connection;
 use std::fs;
+use std::os::unix::fs::FileExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -335,6 +336,83 @@ fn check_finds_names_that_nobody_writes() {
     assert_eq!(done.code, Some(1));
 }
 
+/// A check evaluates indexes, constraints and generated columns of every table; what a stranger has
+/// on his own is named and not run, and what compiles for ever ends.
+#[test]
+fn a_check_runs_no_code_of_strangers_on_tables_of_their_own() {
+    let place = full();
+    let mut figures = Figures::default();
+    let doubled: String = (1..60)
+        .map(|n| format!(", c{n} AS (c{} + c{0})", n - 1))
+        .collect();
+    // Making such a table would not end either.
+    let doubling = format!(
+        "CREATE TABLE evil (c0); UPDATE sqlite_schema SET sql = \
+         'CREATE TABLE evil (c0{doubled}, CHECK (c59 > 0))' WHERE name = 'evil'"
+    );
+    for (sql, named) in [
+        (&*doubling, "'c1' of 'evil'"),
+        (
+            "CREATE TABLE evil (a); CREATE INDEX theirs ON evil (hex(a))",
+            "'theirs'",
+        ),
+        (
+            "CREATE TABLE evil (a); CREATE INDEX theirs ON evil (a) WHERE a > 1",
+            "'theirs'",
+        ),
+        (
+            "CREATE TABLE evil (size CHECK (json_valid(size)))",
+            "json_valid()",
+        ),
+        (
+            "CREATE TABLE evil (size CHECK (size NOT LIKE '%a%b'))",
+            "like()",
+        ),
+        (
+            "CREATE TABLE evil (a, size AS (a || a))",
+            "'size' of 'evil'",
+        ),
+        (
+            "CREATE VIRTUAL TABLE evil USING fts5 (a)",
+            "virtual table 'evil'",
+        ),
+    ] {
+        hostile(&place, |owner| owner.execute_batch(sql).unwrap());
+        let verb = ["check", "x.larder", "--untrusted"];
+        run(&place, &verb, sql, &mut figures).assert_failed(1, named, sql);
+        run(&place, &["check", "x.larder"], sql, &mut figures);
+        let done = run(&place, &["ls", "x.larder:/"], sql, &mut figures);
+        assert_eq!(done.code, Some(0), "SAFE-4: {sql}");
+    }
+    // Nor where it does not open for its damage.
+    let mut at_bytes: u32 = 0;
+    hostile(&place, |owner| {
+        owner.execute_batch(&doubling).unwrap();
+        let sql = "SELECT (rootpage - 1) * page_size FROM sqlite_schema, pragma_page_size WHERE \
+                   name = 'larder_store'";
+        at_bytes = owner.query_row(sql, [], |row| row.get(0)).unwrap();
+    });
+    let catalog = fs::File::options()
+        .write(true)
+        .open(place.path("x.larder/catalog.db"));
+    catalog
+        .unwrap()
+        .write_all_at(&[0xFF; 200], at_bytes.into())
+        .unwrap();
+    let verb = ["check", "x.larder", "--untrusted"];
+    let done = run(&place, &verb, "damage", &mut figures);
+    let told = String::from_utf8_lossy(&done.stdout);
+    assert!(told.contains("damaged at larder_store"), "SAFE-4: {done:?}");
+    // Tables without code are data.
+    hostile(&place, |owner| {
+        let sql = "CREATE TABLE own (a TEXT NOT NULL, b DEFAULT 1, UNIQUE (a, b), CHECK (b > 0));
+                   CREATE INDEX i ON own (b)";
+        owner.execute_batch(sql).unwrap();
+    });
+    place.ok(&["check", "x.larder", "--untrusted"]);
+    figures.assert_bounded();
+}
+
 /// What a stranger's database may not bring along.
 #[test]
 fn code_of_strangers_is_refused_by_name() {
@@ -354,6 +432,10 @@ fn code_of_strangers_is_refused_by_name() {
         (
             "ALTER TABLE main ADD COLUMN c CHECK (instr(c, 'x') > 0)",
             "instr()",
+        ),
+        (
+            "ALTER TABLE main ADD COLUMN c CHECK (c GLOB '*a*b')",
+            "glob()",
         ),
     ] {
         hostile(&place, |owner| owner.execute_batch(sql).unwrap());
@@ -421,7 +503,7 @@ fn huge_generated_columns_end_in_bounds() {
         assert!(
             refused
                 .stderr
-                .contains("the generated column 'huge' of main"),
+                .contains("the generated column 'huge' of 'main'"),
             "{refused:?}"
         );
     }

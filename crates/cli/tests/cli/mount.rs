@@ -5,7 +5,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 pub const PATIENCE: Duration = Duration::from_secs(20);
@@ -25,8 +25,12 @@ pub fn serve(place: &Place, more: &[&str]) -> Foreground {
 impl Foreground {
     /// Runs a command that mounts at `mountpoint`, until it serves.
     pub fn start(place: &Place, arguments: &[&str], mountpoint: &str) -> Foreground {
-        let mut child = place
-            .command(arguments)
+        Foreground::run(&mut place.command(arguments), &place.path(mountpoint))
+    }
+
+    /// The same of a command of any user.
+    pub fn run(command: &mut Command, mountpoint: &Path) -> Foreground {
+        let mut child = command
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
@@ -37,7 +41,7 @@ impl Foreground {
             .unwrap();
         let mut mount = Foreground {
             child,
-            mountpoint: place.path(mountpoint),
+            mountpoint: mountpoint.to_owned(),
             status_line,
         };
         if mount.status_line.is_empty() {

@@ -382,3 +382,51 @@ fn the_database_is_covered_inside() {
     assert_eq!(place.ok(&["cat", "a.larder:/kept"]), "2\n");
     assert_no_trace(&place);
 }
+
+/// The server of a `txn run` of root's keeps what it needs; the program has what root has.
+#[test]
+fn a_program_keeps_the_privileges_that_its_server_gives_up() {
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("not tested: only root has privileges to give up");
+    }
+    let place = Place::with_database();
+    let fields = |text: &str, name: &str| -> Vec<u64> {
+        let found = text.lines().filter_map(|line| line.strip_prefix(name));
+        found
+            .map(|held| u64::from_str_radix(held.trim(), 16).unwrap())
+            .collect()
+    };
+    let own = std::fs::read_to_string("/proc/self/status").unwrap();
+    // The thread that has started it ends beside it.
+    let script = "cat /proc/self/status > own; \
+                  for look in $(seq 100); do cat /proc/$PPID/task/*/status > server; \
+                  grep -qxF \"$(grep ^CapPrm own)\" server || break; sleep 0.1; done; \
+                  setpriv --reuid 4711 --clear-groups sleep 60 & sleep 0.3";
+    let began = Instant::now();
+    place.ok(&["txn", "run", "a.larder", "--", "sh", "-c", script]);
+    assert!(
+        began.elapsed() < Duration::from_secs(40),
+        "CLI-42: it ends programs of others"
+    );
+    let read = |name: &str| place.ok(&["cat", &format!("a.larder:/{name}")]);
+    let (program, server) = (read("own"), read("server"));
+    for set in ["CapPrm:", "CapEff:", "CapBnd:", "NoNewPrivs:"] {
+        assert_eq!(fields(&program, set), fields(&own, set), "CLI-42: {set}");
+    }
+    // chown, dac_override, dac_read_search, fowner, fsetid, kill, sys_ptrace, sys_admin
+    for set in ["CapPrm:", "CapEff:", "CapBnd:"] {
+        let held = fields(&server, set);
+        assert!(held.len() > 3, "{server}");
+        assert!(
+            held.iter().all(|held| held & !0x28_003f == 0),
+            "CLI-42: {set} {held:x?}"
+        );
+    }
+    assert!(
+        fields(&server, "NoNewPrivs:")
+            .iter()
+            .all(|is_set| *is_set == 1),
+        "CLI-42"
+    );
+    place.assert_clean("a.larder");
+}

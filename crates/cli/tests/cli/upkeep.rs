@@ -147,6 +147,9 @@ fn stats_tell_what_happens() {
         seen.iter()
             .any(|line| line["session_count"].as_u64() > Some(1))
     );
+    let memory = |line: &serde_json::Value| line["resident_bytes"].as_u64();
+    assert!(seen.iter().any(|line| memory(line) > Some(0)));
+    assert!(seen[0]["gather_bytes_max"].as_u64() > Some(1 << 20));
     assert!(
         seen.windows(2)
             .all(|pair| { pair[0]["commit_seq"].as_u64() <= pair[1]["commit_seq"].as_u64() })

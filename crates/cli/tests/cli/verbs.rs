@@ -368,4 +368,12 @@ fn a_read_only_medium_with_a_log_is_read_and_mounted() {
     // What the kernel has cached may be shown; what must be read is an error.
     let failed = file.read_at(&mut [0; 100], 0).unwrap_err();
     assert_eq!(failed.raw_os_error(), Some(5), "READONLY-2");
+    drop(file);
+    // It is the mount of the database, not of the copy, which is gone.
+    let ended = case.place.run(&["umount", "m"]);
+    assert_eq!(
+        (ended.code, ended.stderr.as_str()),
+        (Some(0), ""),
+        "{ended:?}"
+    );
 }

@@ -324,6 +324,132 @@ fn who_reads_goes_on_with_what_is_committed() {
     place.assert_clean("a.larder");
 }
 
+/// `CLI-32`, `READONLY-4`: a process that has the catalog's write lock and does not give it back, as
+/// one that was stopped in the middle of a commit.
+#[test]
+fn who_reads_needs_no_lock_that_another_process_has() {
+    let place = Place::new();
+    place.ok(&["init", "a.larder", "--capacity", "64M", "--retention", "1h"]);
+    place.write("f", 300_000);
+    place.ok(&["cp", "f", "a.larder:/f"]);
+    place.ok(&["snapshot", "create", "a.larder", "s"]);
+    place.ok(&["mkdir", "a.larder:/d"]);
+    let select = "SELECT path, size FROM main_path JOIN main USING (ino) ORDER BY path";
+    let verbs: [&[&str]; 12] = [
+        &["ls", "a.larder:/"],
+        &["ls", "a.larder@s:/"],
+        &["cat", "a.larder:/f"],
+        &["find", "a.larder:/"],
+        &["get", "a.larder:/f", "got"],
+        &["du", "a.larder:/"],
+        &["df", "a.larder"],
+        &["log", "a.larder:/f"],
+        &["diff", "a.larder@s:/", "a.larder:/"],
+        &["sql", "--read-only", "a.larder", select],
+        &["sql", "a.larder", select],
+        &["stat", "a.larder:/f"],
+    ];
+    let free = verbs.map(|verb| place.run(verb));
+    fs::remove_file(place.path("got")).unwrap();
+
+    let catalog = rusqlite::Connection::open(place.path("a.larder/catalog.db")).unwrap();
+    catalog.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let began = Instant::now();
+    let done: Vec<Done> = std::thread::scope(|scope| {
+        let run = |verb| {
+            let place = &place;
+            scope.spawn(move || place.run(verb))
+        };
+        let started: Vec<_> = verbs.iter().map(|verb| run(*verb)).collect();
+        started.into_iter().map(|one| one.join().unwrap()).collect()
+    });
+    let waited = began.elapsed();
+    let held_by = format!("it is held by process {} ('", std::process::id());
+    for ((verb, free), locked) in verbs.iter().zip(&free).zip(&done) {
+        let (wanted, found) = (&free.stdout, &locked.stdout);
+        assert_eq!(
+            (locked.code, found),
+            (free.code, wanted),
+            "CLI-32: {verb:?} {locked:?}"
+        );
+        let lines: Vec<&str> = locked.stderr.lines().collect();
+        assert_eq!(lines.len(), 1, "CLI-32: {verb:?} {locked:?}");
+        // Of those that come at once, one waits for the lock, and others for that one.
+        let is_told = lines[0].ends_with("; going on with what is committed");
+        assert!(is_told, "CLI-32: {verb:?} {locked:?}");
+    }
+    assert!(
+        done.iter().any(|one| one.stderr.contains(&held_by)),
+        "CLI-32: {done:?}"
+    );
+    assert_eq!(
+        fs::read(place.path("got")).unwrap(),
+        fs::read(place.path("f")).unwrap()
+    );
+    let refused: [&[&str]; 3] = [
+        &["ls", "a.larder:/", "--timeout", "5"],
+        &["log", "a.larder:/f", "--timeout", "5"],
+        &["mkdir", "a.larder:/e", "--timeout", "5"],
+    ];
+    for verb in refused {
+        let late = place.run(verb);
+        let is_told = late.stderr.contains(&held_by);
+        assert!(
+            late.code == Some(124) && is_told,
+            "CLI-32: {verb:?} {late:?}"
+        );
+    }
+    let write = &["sql", "a.larder", "CREATE TABLE mine (a)"];
+    let refused = place.run(write);
+    let is_told = refused.stderr.contains("the session is read-only");
+    assert!(refused.code == Some(1) && is_told, "CLI-32: {refused:?}");
+    // Each of them waited for a minute, and failed.
+    assert!(waited < Duration::from_secs(30), "CLI-32: {waited:?}");
+    catalog.execute_batch("ROLLBACK").unwrap();
+    drop(catalog);
+    place.ok(&["ls", "a.larder:/"]);
+    place.assert_closed("a.larder");
+}
+
+/// `CLI-32`: locks that are needed before a session can be born at all: the catalog itself, and
+/// the door to the sessions.
+#[test]
+fn who_reads_needs_no_catalog_that_another_process_has_alone() {
+    let place = Place::new();
+    place.ok(&["init", "a.larder", "--capacity", "64M"]);
+    place.write("f", 300_000);
+    place.ok(&["cp", "f", "a.larder:/f"]);
+    let held_by = format!("it is held by process {} ('", std::process::id());
+    let assert_goes_on = || {
+        for verb in [&["ls", "a.larder:/"], &["cat", "a.larder:/f"]] {
+            let began = Instant::now();
+            let done = place.run(verb);
+            assert!(began.elapsed() < BOUND, "CLI-32: {verb:?}");
+            assert_eq!(done.code, Some(0), "CLI-32: {verb:?} {done:?}");
+            let lines: Vec<&str> = done.stderr.lines().collect();
+            assert_eq!(lines.len(), 1, "CLI-32: {verb:?} {done:?}");
+            let is_told = lines[0].contains(&held_by)
+                && lines[0].ends_with("; going on with what is committed");
+            assert!(is_told, "CLI-32: {verb:?} {done:?}");
+        }
+        let late = place.run(&["ls", "a.larder:/", "--timeout", "3"]);
+        let is_told = late.code == Some(124) && late.stderr.contains(&held_by);
+        assert!(is_told, "CLI-32: {late:?}");
+    };
+    let alone = rusqlite::Connection::open(place.path("a.larder/catalog.db")).unwrap();
+    (alone.pragma_update(None, "locking_mode", "EXCLUSIVE")).unwrap();
+    alone.execute_batch("BEGIN IMMEDIATE").unwrap();
+    assert_goes_on();
+    alone.execute_batch("ROLLBACK").unwrap();
+    drop(alone);
+    let door = fs::File::open(place.path("a.larder/sessions.lock")).unwrap();
+    door.lock().unwrap();
+    assert_goes_on();
+    drop(door);
+    place.ok(&["ls", "a.larder:/"]);
+    place.assert_closed("a.larder");
+}
+
 /// Every command of the README's "Five minutes", in order; what it prints is compared.
 #[test]
 fn the_readme_is_true() {

@@ -1,6 +1,6 @@
 //! Reading the files of one store, of the present or the past.
 
-use crate::files::{absent, require_file, require_kind};
+use crate::files::require::{absent, require_file, require_kind};
 use crate::handle::PastHandle;
 use crate::provider::{FileHandle, StoreProvider};
 use crate::types::{Attr, DirEntry, NodeId};

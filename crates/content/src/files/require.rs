@@ -52,3 +52,11 @@ pub(super) fn require_empty_directory(
     }
     Ok(())
 }
+
+pub(crate) fn require_file(row: &InodeRow) -> Result<()> {
+    require_kind(row.kind)
+}
+
+pub(crate) fn absent(name: &Name) -> Error {
+    Error::new(ErrorKind::NotFound, format!("'{name}' does not exist"))
+}

@@ -247,7 +247,7 @@ impl Undo {
                     None => view.unlink(parent, name)?,
                     Some(old) => {
                         let between = format!(".larder-undo-{}-{}", net.ino, moved.len());
-                        let between = name_of(&between)?;
+                        let between = Name::new(between.as_bytes())?;
                         let (root, mode) = (here(net.store, Ino::ROOT), RenameMode::NoReplace);
                         if let Entry::Vacant(entry) = roots.entry(root) {
                             entry.insert(view.attr(root)?);
@@ -407,9 +407,4 @@ fn home(homes: &HashMap<(StoreId, Ino), NodeId>, store: StoreId, ino: Ino) -> No
         .get(&(store, ino))
         .copied()
         .unwrap_or(here(store, ino))
-}
-
-fn name_of(text: &str) -> Result<Name> {
-    Name::new(text.as_bytes())
-        .map_err(|error| Error::new(ErrorKind::InvalidInput, error.to_string()))
 }

@@ -2,8 +2,8 @@
 //! remedy, and no harm to what is whole.
 
 use larder::{
-    Caller, CreateOptions, Database, Error, ErrorKind, FileHandle, Name, NewNode, NodeId,
-    OpenOptions,
+    Caller, CreateOptions, Database, Error, ErrorKind, FileHandle, LongTransaction, Name, NewNode,
+    NodeId, OpenOptions,
 };
 use std::fs::{File, OpenOptions as FileOptions};
 use std::os::unix::fs::FileExt;
@@ -277,6 +277,28 @@ fn a_leak_and_a_double_use_are_found() {
             .any(|finding| finding.contains("also used by")),
         "{findings:?}"
     );
+}
+
+/// Where the parent's rows contradict each other a long transaction gets no space, and an error.
+#[test]
+fn a_grant_from_a_damaged_catalog_is_an_error() {
+    let victim = Victim::new();
+    victim.sql(
+        "UPDATE larder_gate SET open = 1; \
+         INSERT INTO larder_extent (segment, start_block, block_count, store, ino) \
+           SELECT segment, start_block + 1, 3, store, ino FROM larder_extent \
+           WHERE block_count > 4 LIMIT 1; \
+         UPDATE larder_gate SET open = 0",
+    );
+    let txn = LongTransaction::begin(&victim.path, OpenOptions::default()).unwrap();
+    let view = txn.database().unwrap();
+    let refused = view.put(b"/new", &[5; 300_000]).and_then(|_| view.sync());
+    assert_says(&refused.unwrap_err(), ErrorKind::Corrupt, &["larder check"]);
+    txn.abort().unwrap();
+    let db = open(&victim.path).unwrap();
+    let mut bytes = vec![0; 100_000];
+    let read = open_file(&db, "/f0").read_at(0, &mut bytes).unwrap();
+    assert_eq!((read, bytes[99_999]), (100_000, 1));
 }
 
 #[test]

@@ -6,6 +6,7 @@ mod common;
 
 mod aging;
 mod compact;
+mod examples;
 mod files;
 mod fragments;
 mod growth;

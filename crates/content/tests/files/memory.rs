@@ -52,7 +52,7 @@ fn many_writers_stay_within_the_bound() {
 }
 
 #[test]
-#[ignore = "20 GB twice, minutes: cargo xtask test --long"]
+#[ignore = "20 GB twice, minutes: cargo xtask soak"]
 fn twenty_gigabytes_by_many_writers_stay_within_the_bound() {
     measure(64 << 20, 20 << 30);
     measure(gather_bytes_default(), 20 << 30);

@@ -395,7 +395,7 @@ fn restores_bring_back_every_moment_of_the_model() {
 }
 
 #[test]
-#[ignore = "long: more seeds; cargo xtask test --long"]
+#[ignore = "long: more seeds; cargo xtask soak"]
 fn restores_bring_back_every_moment_for_many_seeds() {
     for seed in 100..160 {
         run_restores(seed, 600);

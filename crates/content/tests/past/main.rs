@@ -34,6 +34,7 @@ mod seals;
 mod seals_model;
 mod snapshot_reads;
 mod sql_past;
+mod steps;
 mod store_retention;
 mod store_retention_model;
 mod store_retention_review;

@@ -329,7 +329,7 @@ fn rollbacks_to_random_moments_and_on_from_there() {
 }
 
 #[test]
-#[ignore = "takes minutes: cargo xtask test --long"]
+#[ignore = "takes minutes: cargo xtask soak"]
 fn rollbacks_to_random_moments_for_many_seeds() {
     for seed in 100..140 {
         run_rollbacks(seed, 500, 8);

@@ -419,7 +419,7 @@ fn each_store_is_as_it_was_or_says_where_its_history_begins() {
 }
 
 #[test]
-#[ignore = "takes minutes: cargo xtask test --long"]
+#[ignore = "takes minutes: cargo xtask soak"]
 fn each_store_is_as_it_was_for_many_seeds() {
     for seed in 100..140 {
         run(seed, 400);

@@ -282,7 +282,7 @@ fn every_moment_reads_as_the_model_says_beside_two_backgrounds() {
 }
 
 #[test]
-#[ignore = "takes minutes: cargo xtask test --long"]
+#[ignore = "takes minutes: cargo xtask soak"]
 fn every_moment_reads_as_the_model_says_for_many_seeds() {
     for seed in 100..160 {
         run_model(seed, 800);

@@ -201,6 +201,23 @@ const OPERATIONS: &[Operation] = &[
         db.open_file(at.file, true)?.write_at(5, &[1; 5000])
     }),
     ("truncate", |db, at| db.open_file(at.file, true)?.set_len(3)),
+    ("truncate by name", |db, at| {
+        let change = SetAttr {
+            size_bytes: Some(3),
+            mode: Some(0o600),
+            drop_set_id: true,
+            ..SetAttr::default()
+        };
+        db.set_attr(at.file, &change).map(drop)
+    }),
+    ("truncate and change", |db, at| {
+        let change = SetAttr {
+            uid: Some(7),
+            ..SetAttr::default()
+        };
+        let open = db.open_file(at.file, true)?;
+        open.truncate(30_000, &change).map(drop)
+    }),
 ];
 
 fn top_path(db: &Database, at: &Place) -> Vec<u8> {

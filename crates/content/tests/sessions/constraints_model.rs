@@ -290,7 +290,7 @@ fn what_is_left_is_the_history_without_the_refused_operations() {
 }
 
 #[test]
-#[ignore = "minutes; cargo xtask test --long"]
+#[ignore = "minutes; cargo xtask soak"]
 fn what_is_left_in_many_worlds() {
     compare(100..=129, 120);
 }

@@ -5,6 +5,7 @@
 mod common;
 
 mod constraints;
+mod constraints_late;
 mod constraints_model;
 mod content_faults;
 mod feed;

@@ -259,7 +259,7 @@ fn files_are_written_by_sql_in_a_long_transaction_too() {
     // Another session's commit, seen within its look of 20 ms.
     let begun = std::time::Instant::now();
     while db.get(b"/b").ok().as_deref() != Some(b"old!") {
-        assert!(begun.elapsed() < std::time::Duration::from_secs(2));
+        assert!(begun.elapsed() < std::time::Duration::from_secs(30));
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
     assert_eq!(db.get(b"/a").unwrap(), b"new");

@@ -432,7 +432,7 @@ fn shared(db: &Database, seed: u64, done: &AtomicBool) {
 }
 
 #[test]
-#[ignore = "takes minutes: cargo xtask test --long"]
+#[ignore = "takes minutes: cargo xtask soak"]
 fn random_threads_against_models() {
     let seed = var("SEED", 1);
     let dir = tempfile::tempdir().unwrap();

@@ -1,6 +1,6 @@
 //! What makers of nodes get beside their arguments: groups and security contexts.
 
-use super::{Body, Extensions, Malformed, SecurityContext};
+use super::body::{Body, Malformed};
 use crate::wire;
 
 /// Records of a type and a length, each aligned to 8 bytes.
@@ -53,4 +53,23 @@ fn decode_contexts(mut content: &[u8], count: u32) -> Result<Vec<SecurityContext
         contexts.push(SecurityContext { name, value });
     }
     Ok(contexts)
+}
+
+/// What was negotiated for makers of nodes.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Extensions {
+    /// With `CREATE_SUPP_GROUP`: supplementary groups of the caller, that of the parent if it is
+    /// one.
+    pub groups: Vec<u32>,
+    /// With `SECURITY_CTX`: extended attributes that the new node is to have.
+    pub security_contexts: Vec<SecurityContext>,
+}
+
+/// An extended attribute of a new node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SecurityContext {
+    /// Its name.
+    pub name: Vec<u8>,
+    /// Its value.
+    pub value: Vec<u8>,
 }

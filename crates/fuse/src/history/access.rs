@@ -1,41 +1,86 @@
 //! Who may use what a moment shows.
 //!
-//! A file that was readable by everybody may hold what its owner took from them since. So by
-//! default both must allow it: the permissions of then, and those of now where the file is still
+//! Whatever the way to it: a moment below `.larder`, a mount of one moment, a store that shows a
+//! snapshot. A file that was readable by everybody may hold what its owner took from them since. So
+//! by default both must allow it: the permissions of then, and those of now where the file is still
 //! there (`FUSE-13`). The kernel judges by one owner, one group and one mode: the ones shown here
 //! allow nobody more than either.
 
 use crate::options::HistoryAccess;
-use larder::{Attr, Database, Error, ErrorKind, NodeId};
+use larder::{Attr, Database, Error, ErrorKind, Ino, NodeId};
 
+/// The set-id and sticky bits, which are nobody's permissions.
+const SPECIAL: u32 = 0o7000;
+/// All bits of a mode.
+const ALL: u32 = 0o7777;
 const ACCESS_XATTR: &[u8] = b"system.posix_acl_access";
 
-/// What the kernel gets for a file that was `then`, in `past`, by the rule of the mount.
-pub(super) fn limit(
+/// What the kernel gets for what `tree` shows, by the rule of the mount: `attr` as it is in the
+/// present, else within what the rule allows. `present` is the database of `tree` as it is now.
+pub(crate) fn limit(
     access: HistoryAccess,
     present: &Database,
-    past: &Database,
-    then: Attr,
+    tree: &Database,
+    attr: Attr,
 ) -> Result<Attr, Error> {
-    if access != HistoryAccess::Both {
-        return Ok(then);
+    let Some(node) = tree.present_node(attr.node) else {
+        return Ok(attr);
+    };
+    match access {
+        HistoryAccess::Both => {}
+        HistoryAccess::Then => return Ok(attr),
+        // Root needs no permission to enter, and everything is below.
+        HistoryAccess::Root if node.ino == Ino::ROOT => {
+            let mode = attr.mode & SPECIAL;
+            return Ok(Attr { mode, ..attr });
+        }
+        HistoryAccess::Root => return Ok(attr),
     }
-    let now = match present.attr(then.node) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(then),
-        now => now?,
+    let Some(now) = attr_now(present, tree, (attr.node, node))? else {
+        return Ok(attr);
     };
-    let has_same_list = acl(past, then.node)? == acl(present, then.node)?;
-    let mode = match has_same_list {
-        true => both(&then, &now),
-        // Lists name others, so nobody but the owner is known to be allowed by both.
-        false => both(&then, &now) & 0o7700,
-    };
+    let lists = (acl(tree, attr.node)?, acl(present, now.node)?);
+    let mode = both(&attr, &now) & allowed_by_lists(&lists, &attr, &now);
     Ok(Attr {
         uid: now.uid,
         gid: now.gid,
         mode,
-        ..then
+        ..attr
     })
+}
+
+/// The attributes of a file that was `then`, and in the present had the number `node`: it may have
+/// been saved since, by which it gets another one. `None`: it is not there any more.
+fn attr_now(
+    present: &Database,
+    tree: &Database,
+    (then, node): (NodeId, NodeId),
+) -> Result<Option<Attr>, Error> {
+    let find = |node| match present.attr(node) {
+        // One without a name is what somebody has open.
+        Ok(attr) if attr.nlink > 0 => Ok(Some(attr)),
+        Ok(_) => Ok(None),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    };
+    match find(node)? {
+        Some(attr) => Ok(Some(attr)),
+        None => tree.saved_since(then)?.map_or(Ok(None), find),
+    }
+}
+
+/// The bits that access control lists, of then and of now, leave: the kernel goes by the list of
+/// then, for the owner and the group of now, and only while the group has any bit.
+fn allowed_by_lists<L: PartialEq>(lists: &(Option<L>, Option<L>), then: &Attr, now: &Attr) -> u32 {
+    let is_same_user = then.uid == now.uid;
+    match lists {
+        (None, None) => ALL,
+        (list, same) if list == same && is_same_user && then.gid == now.gid => ALL,
+        // Lists name others, so nobody but the owner is known to be allowed by both; and who is
+        // the owner since then may be one whom the list of then kept out.
+        _ if is_same_user => SPECIAL | 0o700,
+        _ => SPECIAL,
+    }
 }
 
 /// The permission bits of a directory that leads to moments: as the root's, for reading.
@@ -82,34 +127,21 @@ fn both(then: &Attr, now: &Attr) -> u32 {
         false => group & other,
     } & if_moved(!is_same_user, owner);
     let other_now = other & if_moved(!is_same_user, owner) & if_moved(!is_same_group, group);
-    let special = then.mode & 0o7000;
+    let special = then.mode & SPECIAL;
     now.mode & (special | owner_now << 6 | group_now << 3 | other_now)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use larder::{FileKind, Ino, StoreId};
+    use larder::{FileKind, StoreId};
 
     fn attr(uid: u32, gid: u32, mode: u32) -> Attr {
+        let (store, ino) = (StoreId::MAIN, Ino(2));
         Attr {
-            node: NodeId {
-                store: StoreId::MAIN,
-                ino: Ino(2),
-            },
-            kind: FileKind::File,
-            mode,
             uid,
             gid,
-            nlink: 1,
-            size_bytes: 0,
-            allocated_bytes: 0,
-            atime_ns: 0,
-            mtime_ns: 0,
-            ctime_ns: 0,
-            btime_ns: 0,
-            rdev: 0,
-            flags: larder::InodeFlags::default(),
+            ..Attr::new(NodeId { store, ino }, FileKind::File, mode)
         }
     }
 
@@ -153,6 +185,23 @@ mod tests {
                     }
                 }
             }
+        }
+    }
+    /// Lists name users and groups that modes do not.
+    #[test]
+    fn what_a_list_says_of_others_counts_for_nobody_else() {
+        let (then, now) = (attr(1, 1, 0o664), attr(1, 1, 0o664));
+        let (given, moved) = (attr(2, 1, 0o664), attr(1, 2, 0o664));
+        let left = |lists, now: &Attr| allowed_by_lists(&lists, &then, now);
+        for now in [&now, &given, &moved] {
+            assert_eq!(left((None, None), now), ALL);
+        }
+        assert_eq!(left((Some(1), Some(1)), &now), ALL);
+        assert_eq!(left((Some(1), Some(1)), &moved), 0o7700, "FUSE-13");
+        assert_eq!(left((Some(1), Some(1)), &given), SPECIAL, "FUSE-13");
+        for lists in [(Some(1), None), (None, Some(1)), (Some(1), Some(2))] {
+            assert_eq!(left(lists, &now), 0o7700, "FUSE-13");
+            assert_eq!(left(lists, &given), SPECIAL, "FUSE-13");
         }
     }
 }

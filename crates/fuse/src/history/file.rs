@@ -1,6 +1,6 @@
 //! An open regular file of the past.
 
-use super::Open;
+use super::open::Open;
 use larder::{Attr, Error, FileContent, FileHandle, NodeId, SeekTarget};
 use std::sync::Arc;
 

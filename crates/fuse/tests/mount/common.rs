@@ -1,7 +1,7 @@
 //! A database in a temporary directory, mounted by this process.
 
 use larder::{CreateOptions, Database, Error, ErrorKind, OpenOptions};
-use larder_fuse::{MountOptions, Mounted};
+use larder_fuse::{HistoryAccess, MountOptions, Mounted};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -105,9 +105,17 @@ pub const SERVED_DIRECTORY: &str = "LARDER_TEST_SERVED_DIRECTORY";
 /// And serves with so many threads.
 pub const SERVED_THREADS: &str = "LARDER_TEST_SERVED_THREADS";
 
+/// And commits when it is asked to, if this is set.
+pub const SERVED_LAZILY: &str = "LARDER_TEST_SERVED_LAZILY";
+
 /// Another process that has mounted the database in `directory`, and serves it with so many
 /// threads; 0: the default. Who starts it detaches the mount and ends it.
 pub fn serve(directory: &Path, threads: usize) -> Child {
+    serve_with(directory, &[(SERVED_THREADS, &threads.to_string())])
+}
+
+/// The same with these variables in its environment.
+pub fn serve_with(directory: &Path, variables: &[(&str, &str)]) -> Child {
     let mut server = Command::new(std::env::current_exe().expect("a test"))
         .args([
             "--exact",
@@ -116,7 +124,7 @@ pub fn serve(directory: &Path, threads: usize) -> Child {
             "--nocapture",
         ])
         .env(SERVED_DIRECTORY, directory)
-        .env(SERVED_THREADS, threads.to_string())
+        .envs(variables.iter().copied())
         .stdout(Stdio::null())
         .spawn()
         .expect("a server");
@@ -195,8 +203,16 @@ pub fn mount_in(
     directory: &Path,
     change: impl FnOnce(&mut MountOptions),
 ) -> Result<Mounted, Error> {
-    let database =
-        Database::open(&database_path(directory), OpenOptions::default()).expect("a database");
+    mount_opened(directory, OpenOptions::default(), change)
+}
+
+/// The same, opened in a way of its own.
+pub fn mount_opened(
+    directory: &Path,
+    open: OpenOptions,
+    change: impl FnOnce(&mut MountOptions),
+) -> Result<Mounted, Error> {
+    let database = Database::open(&database_path(directory), open).expect("a database");
     mount_at(database, &mountpoint(directory), change)
 }
 
@@ -219,6 +235,32 @@ pub fn mount_at(
     let mut options = MountOptions::default();
     change(&mut options);
     larder_fuse::mount(database, place, &options)
+}
+
+/// Mounts a moment of the database of `mount` beside it, for whom `access` says.
+pub fn mount_moment(
+    mount: &TestMount,
+    open: OpenOptions,
+    moment: &str,
+    access: HistoryAccess,
+) -> (Mounted, PathBuf) {
+    let place = mount.directory().join("then");
+    if !place.exists() {
+        std::fs::create_dir(&place).expect("a directory of ours");
+    }
+    let database = Database::open(&database_path(mount.directory()), open).expect("a database");
+    let as_of = Some(moment.to_owned());
+    let mounted = mount_at(database, &place, |options| {
+        options.as_of = as_of;
+        options.history_access = access;
+    });
+    (mounted.expect("a mount of a moment"), place)
+}
+
+/// Ends a mount that nobody uses.
+pub fn end(mounted: Mounted) {
+    when_free(|| mounted.unmount()).expect("nothing is open");
+    mounted.wait().expect("a clean end");
 }
 
 /// Where the database of a test is.

@@ -151,6 +151,50 @@ fn a_busy_file_is_opened_on_another_mount_without_an_error() {
     }
 }
 
+/// A name that is removed and made again all the time is opened on another mount by who would also
+/// make it; with `O_EXCL` by whoever finds it gone.
+#[test]
+fn a_name_that_comes_and_goes_is_opened_or_made() {
+    const TIME: Duration = Duration::from_secs(3);
+    let two = Two::new();
+    let [one, other] = two.roots();
+    let end = Instant::now() + TIME;
+    std::thread::scope(|scope| {
+        let path = one.join("f");
+        scope.spawn(move || {
+            while Instant::now() < end {
+                fs::write(&path, "once").unwrap();
+                fs::remove_file(&path).unwrap();
+            }
+        });
+        for _ in 0..2 {
+            let path = other.join("f");
+            scope.spawn(move || {
+                for count in 0.. {
+                    if Instant::now() >= end {
+                        assert!(count > 0, "none was opened");
+                        return;
+                    }
+                    let mut options = OpenOptions::new();
+                    options.read(true).write(true);
+                    match count % 3 {
+                        0 => drop(options.create(true)),
+                        1 => drop(options.create(true).truncate(true)),
+                        _ => drop(options.create_new(true)),
+                    }
+                    match options.open(&path) {
+                        Ok(file) => file.write_all_at(b"there", 0).unwrap(),
+                        Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {
+                            assert_eq!(count % 3, 2, "COMPANY-8: {count}: EEXIST");
+                        }
+                        Err(error) => panic!("COMPANY-8: open {count}: {error}"),
+                    }
+                }
+            });
+        }
+    });
+}
+
 #[test]
 fn what_a_lock_protects_may_be_another_file() {
     let two = Two::new();

@@ -246,7 +246,7 @@ fn every_pair_of_operations_is_one_after_the_other() {
 }
 
 #[test]
-#[ignore = "half a minute: cargo xtask test --long"]
+#[ignore = "half a minute: cargo xtask soak"]
 fn every_pair_of_more_operations_is_one_after_the_other() {
     every_pair(true);
 }
@@ -288,7 +288,7 @@ fn two_clients_that_take_turns_see_one_tree() {
 }
 
 #[test]
-#[ignore = "many minutes: cargo xtask test --long"]
+#[ignore = "many minutes: cargo xtask soak"]
 fn two_clients_that_take_turns_see_one_tree_for_long() {
     let number = |name: &str, default: u64| {
         let value = std::env::var(name).ok();

@@ -1,7 +1,11 @@
 //! What container engines and file servers ask of the filesystem below them. Needs root.
 #![allow(clippy::unwrap_used)]
 
-use crate::common::{TestMount, shell};
+use crate::common::{
+    SERVED_LAZILY, TestMount, database_path, mount_in, mountpoint, new_directory, serve_with,
+    shell, when_free,
+};
+use larder::{CreateOptions, Database};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use std::ffi::CString;
 use std::fs::{self, File};
@@ -136,4 +140,43 @@ fn file_handles_last_across_mounts() {
     let refused = open_by(&mut gone, &root, libc::O_RDONLY).unwrap_err();
     assert_eq!(refused.raw_os_error(), Some(libc::ESTALE));
     drop(opened);
+}
+
+/// What a killed server made and had not committed is not there again, but its numbers are, for
+/// others.
+#[test]
+fn a_handle_of_what_a_killed_server_made_opens_nothing_else() {
+    let directory = new_directory();
+    let directory = directory.path();
+    let options = CreateOptions {
+        capacity_bytes: Some(256 << 20),
+        ..CreateOptions::default()
+    };
+    Database::create(&database_path(directory), &options).unwrap();
+    let place = mountpoint(directory);
+    let mut server = serve_with(directory, &[(SERVED_LAZILY, "1")]);
+    fs::write(place.join("lost"), "lost").unwrap();
+    fs::create_dir(place.join("lost too")).unwrap();
+    let lost = ["lost", "lost too"].map(|name| {
+        let path = place.join(name);
+        (handle_of(&path), fs::metadata(&path).unwrap().ino())
+    });
+    server.kill().unwrap();
+    server.wait().unwrap();
+    let mounted = mount_in(directory, |_| {}).unwrap();
+    for ((mut handle, ino), name) in lost.into_iter().zip(["other", "another"]) {
+        fs::write(place.join(name), name).unwrap();
+        let same = fs::metadata(place.join(name)).unwrap().ino();
+        assert_eq!(same, ino, "else there is nothing to see here");
+        let root = File::open(&place).unwrap();
+        let refused = open_by(&mut handle, &root, libc::O_RDONLY).map(drop);
+        let code = refused.map_err(|error| error.raw_os_error());
+        assert_eq!(code, Err(Some(libc::ESTALE)), "FUSE-21");
+        let mut opened = open_by(&mut handle_of(&place.join(name)), &root, libc::O_RDONLY).unwrap();
+        let mut content = String::new();
+        opened.read_to_string(&mut content).unwrap();
+        assert_eq!(content, name);
+    }
+    when_free(|| mounted.unmount()).unwrap();
+    mounted.wait().unwrap();
 }

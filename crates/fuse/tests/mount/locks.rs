@@ -347,7 +347,7 @@ fn waits_end_by_unlock_by_death_and_by_a_signal() {
             let began = Instant::now();
             assert_eq!(holder.ask(&unlock), "ok");
             assert_eq!(waiter.answer(), "ok", "LOCK-5");
-            assert!(began.elapsed() < Duration::from_secs(2), "LOCK-5");
+            assert!(began.elapsed() < Duration::from_secs(30), "LOCK-5");
             // The other way round, ended by a signal, and then by death.
             holder.order(command);
             std::thread::sleep(Duration::from_millis(50));

@@ -2,9 +2,9 @@
 //! programs.
 #![allow(clippy::unwrap_used)] // Helpers outside test functions are tests too.
 
-use crate::common::{TestMount, database_path, mount_at, noise, shell, when_free};
+use crate::common::{self, TestMount, database_path, end, mount_at, noise, shell};
 use larder::{Database, ErrorKind, OpenOptions};
-use larder_fuse::{HistoryListing, Mounted};
+use larder_fuse::{HistoryAccess, HistoryListing, MountOptions, Mounted};
 use larder_testkit::{HostTree, Mix, Rng, Script, digest, explain_difference};
 use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, RenameFlags, XattrFlags};
 use rustix::io::Errno;
@@ -69,19 +69,7 @@ fn code(error: io::Error) -> i32 {
 
 /// Mounts a moment of the database of `mount` beside it.
 fn mount_moment(mount: &TestMount, clock: &Clock, moment: &str) -> (Mounted, PathBuf) {
-    let place = mount.directory().join("then");
-    if !place.exists() {
-        fs::create_dir(&place).unwrap();
-    }
-    let database = Database::open(&database_path(mount.directory()), clock.open()).unwrap();
-    let as_of = Some(moment.to_owned());
-    let mounted = mount_at(database, &place, |options| options.as_of = as_of).unwrap();
-    (mounted, place)
-}
-
-fn end(mounted: Mounted) {
-    when_free(|| mounted.unmount()).unwrap();
-    mounted.wait().unwrap();
+    common::mount_moment(mount, clock.open(), moment, HistoryAccess::default())
 }
 
 const MIX: Mix = Mix {
@@ -114,6 +102,10 @@ fn every_moment_on_the_mount_reads_as_the_model_says() {
     for seed in 1..=2 {
         let clock = Clock::new();
         let mut mount = clock.mount(HOUR);
+        // The model knows what was.
+        let as_then = |options: &mut MountOptions| options.history_access = HistoryAccess::Then;
+        mount.end();
+        mount.mount(as_then);
         fs::create_dir(mount.path("w")).unwrap();
         let script = Script::generate(seed, 400, MIX);
         let host = HostTree::new(mount.path("w"));
@@ -134,7 +126,7 @@ fn every_moment_on_the_mount_reads_as_the_model_says() {
             }
             if rng.chance(1) {
                 mount.end();
-                mount.mount(|_| {});
+                mount.mount(as_then);
             }
         }
         for _ in 0..100 {
@@ -142,14 +134,15 @@ fn every_moment_on_the_mount_reads_as_the_model_says() {
             assert_was(&at(&mount, &moment), &script, made, "at the end");
         }
         mount.end();
-        mount.mount(|_| {});
+        mount.mount(as_then);
         for _ in 0..20 {
             let (moment, made) = rng.pick(&moments).clone();
             assert_was(&at(&mount, &moment), &script, made, "reopened");
         }
         for _ in 0..5 {
             let (moment, made) = rng.pick(&moments).clone();
-            let (mounted, place) = mount_moment(&mount, &clock, &moment);
+            let (mounted, place) =
+                common::mount_moment(&mount, clock.open(), &moment, HistoryAccess::Then);
             assert_was(&place.join("w"), &script, made, "mounted");
             end(mounted);
         }

@@ -475,7 +475,7 @@ fn moments_of_a_mount_and_others_read_as_the_model_says_by_every_way() {
 }
 
 #[test]
-#[ignore = "takes minutes: cargo xtask test --long"]
+#[ignore = "takes minutes: cargo xtask soak"]
 fn a_thousand_moments_of_a_mount_and_others_read_as_the_model_says_by_every_way() {
     let seeds = seeds(100..103);
     let (mut sum, mut coverage): (BTreeMap<&str, u32>, Coverage) = Default::default();

@@ -9,7 +9,7 @@
 //!
 //! * `ADVICE-2` What is advised is inside the bounds of the format ([`Tuning::check`]).
 
-use crate::advise::{Answer, under_load};
+use crate::advise::answer::{Answer, under_load};
 use crate::break_even::{self, Bounds, BreakEven, SizePairs};
 use crate::data::{Data, Selection};
 use crate::figures::scale::say_bytes;

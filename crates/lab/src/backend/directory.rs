@@ -1,6 +1,6 @@
 //! Files by safe write, and a row in SQLite for each: the papers' file store. On any filesystem.
 
-use crate::backend::ground::Place;
+use crate::backend::place::Place;
 use crate::backend::spec::Spec;
 use crate::backend::sqlite::Pool;
 use crate::backend::{Backend, Put};

@@ -3,6 +3,7 @@
 use crate::backend::Backend;
 use crate::backend::directory::Directory;
 use crate::backend::larder::{Larder, mounted};
+use crate::backend::place::{Place, free_bytes};
 use crate::backend::postgres::{Cluster, Postgres};
 use crate::backend::s3::S3;
 use crate::backend::spec::{Spec, System, Where};
@@ -105,17 +106,6 @@ impl Site {
         }
         Ok(())
     }
-}
-
-/// Where a backend puts things.
-#[derive(Debug, Clone)]
-pub struct Place {
-    /// Content.
-    pub data: PathBuf,
-    /// Logs and metadata (`BACKEND-2`).
-    pub log: PathBuf,
-    /// Mount points of its own.
-    pub mounts: PathBuf,
 }
 
 /// Where a backend's bytes lie.
@@ -384,10 +374,4 @@ fn collect_files(directory: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
 fn used_bytes(path: &Path) -> Result<u64> {
     let stat = rustix::fs::statvfs(path).said(|| path.display().to_string())?;
     Ok((stat.f_blocks - stat.f_bfree) * stat.f_frsize)
-}
-
-/// Bytes that the filesystem at `path` still has for everybody.
-pub fn free_bytes(path: &Path) -> Result<u64> {
-    let stat = rustix::fs::statvfs(path).said(|| path.display().to_string())?;
-    Ok(stat.f_bavail * stat.f_frsize)
 }

@@ -1,7 +1,7 @@
 //! Larder: by its API, and by a mount.
 
 use crate::backend::directory::Directory;
-use crate::backend::ground::{Place, free_bytes};
+use crate::backend::place::{Place, free_bytes};
 use crate::backend::spec::Spec;
 use crate::backend::{Backend, Put};
 use crate::error::{Error, Result, Said};

@@ -5,7 +5,7 @@
 //! and vacuums when the laboratory says so, not when it thinks so (`WORKLOAD-2`). As root it runs
 //! as another user: it refuses root.
 
-use crate::backend::ground::Place;
+use crate::backend::place::Place;
 use crate::backend::{Backend, Put};
 use crate::error::{Error, Kind, Result, Said};
 use crate::measure::markers::Pages;

@@ -2,7 +2,7 @@
 //! database file on the volume is bound to a name on the volume of logs, where SQLite looks for the
 //! log.
 
-use crate::backend::ground::Place;
+use crate::backend::place::Place;
 use crate::backend::spec::{Spec, Where};
 use crate::backend::{Backend, Put};
 use crate::error::{Error, Result, Said};

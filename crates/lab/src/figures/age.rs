@@ -3,9 +3,9 @@
 use crate::break_even::{self, BreakEven};
 use crate::data::{Data, Selection, is_file_store, is_row_store, system_name};
 use crate::figures::chart::{Axis, Chart, LineChart, Mark, Series, Whose};
+use crate::figures::figure::{Figure, extremes, last_values, line, paper_point, sentence};
 use crate::figures::layout;
 use crate::figures::scale::{Spacing, Unit, say, say_bytes};
-use crate::figures::{Figure, extremes, last_values, line, paper_point, sentence};
 use crate::papers::{self, KB, MB, Paper};
 use crate::results::Record;
 

@@ -3,8 +3,10 @@
 use crate::data::{Data, Selection};
 use crate::figures::age::{age_axis, axis};
 use crate::figures::chart::{Chart, LineChart, Point, Series, Whose};
+use crate::figures::figure::{
+    Figure, extremes, first_values, last_values, line, line_of, sentence,
+};
 use crate::figures::scale::{Spacing, Unit, say, say_bytes};
-use crate::figures::{Figure, extremes, first_values, last_values, line, line_of, sentence};
 use crate::model::DISKS;
 use crate::papers::Paper;
 use crate::results::Record;

@@ -3,8 +3,8 @@
 use crate::data::{Data, Selection, system_name};
 use crate::figures::age::axis;
 use crate::figures::chart::{Chart, DotChart, Row};
+use crate::figures::figure::{Figure, point, sentence};
 use crate::figures::scale::{Spacing, Unit, say, say_bytes};
-use crate::figures::{Figure, point, sentence};
 use crate::papers::{self, Paper};
 
 pub(super) fn figures(data: &Data) -> Vec<Figure> {

@@ -3,8 +3,8 @@
 use crate::data::{Data, Selection};
 use crate::figures::age::axis;
 use crate::figures::chart::{Chart, LineChart, Point, Series, Whose};
+use crate::figures::figure::{Figure, extremes, last_values, line, paper_point, sentence};
 use crate::figures::scale::{Spacing, Unit, say, say_bytes};
-use crate::figures::{Figure, extremes, last_values, line, paper_point, sentence};
 use crate::papers;
 
 pub(super) fn figures(data: &Data) -> Vec<Figure> {

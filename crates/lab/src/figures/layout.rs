@@ -2,8 +2,8 @@
 //! were, what a system counts itself, and what the markers did not see.
 
 use crate::data::{Selection, system_name};
+use crate::figures::figure::sentence;
 use crate::figures::scale::{Unit, say};
-use crate::figures::sentence;
 use crate::statistics;
 
 /// The median of another measure in the cases of `used`, of one system.

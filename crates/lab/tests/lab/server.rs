@@ -1,7 +1,7 @@
 //! PostgreSQL servers that run: absent, left in good order, told apart.
 
 use crate::{HOW, MIB, can, request, site};
-use larder_lab::backend::ground::Place;
+use larder_lab::backend::place::Place;
 use larder_lab::backend::postgres::Cluster;
 use larder_lab::backend::{Spec, Subject};
 use larder_lab::error::Kind;

@@ -11,14 +11,17 @@
 //!   wait for a checkpoint; and when its file is longer than that, the end of a copy waits for
 //!   those who read the log.
 //! * `CHECKPOINT-2` It begins anew beside sessions that leave each other no pause: from
-//!   [`WAL_BYTES_LONG`] on the end of a copy queues for the turn, as long as the log grows. (Where
-//!   nobody commits, one that idles need not give the turn up for it, up to [`WAL_BYTES_MAX`].)
+//!   [`WAL_BYTES_LONG`] on the end of a copy queues for the turn, as long as the log grows, and
+//!   the longer it is the more patiently: on a busy machine the turn is a long time away. With the
+//!   turn it waits for who reads the log, too. (Where nobody commits, one that idles need not give
+//!   the turn up for it, up to [`WAL_BYTES_MAX`].)
 
-use crate::engine::{Edit, Engine};
+use crate::engine::{Edit, Engine, lock};
+use crate::session::log_growth::WAL_BYTES_STEP;
 use crate::{ErrorKind, Result};
-use larder_catalog::{ChangeSet, CheckpointKind};
+use larder_catalog::{CatalogError, ChangeSet, CheckpointKind};
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The write-ahead log is checkpointed when more of it waits for that, bytes. Pages that change
 /// often are copied once in so many.
@@ -35,19 +38,29 @@ const WAL_BYTES_LONG: u64 = 64 << 20;
 /// worst. A commit counts as some more: the pages that every commit changes.
 const WAL_LOOK_ROWS: u64 = 1024;
 const COMMIT_ROWS: u64 = 16;
-/// So little is copied with the commit lock held, bytes, ...
+/// So little is left to be copied when the turn is asked for, bytes, ...
 const WAL_BYTES_REST: u64 = 1 << 20;
 /// ... or what is left after so many times beside commits.
 const PASSES_MAX: usize = 4;
 /// The background tries so often to get the turn, 1 ms apart; then it goes on with its other work,
 /// and comes again.
 const TURN_TRIES: u32 = 20;
-/// When it waits for the turn, among the others and so long.
-const TURN_WAIT_MAX: Duration = Duration::from_millis(30);
+/// When it waits for the turn, it does so among the others and so long; twice as long for each
+/// [`WAL_BYTES_STEP`] that the log is longer, up to a second. Without the turn its session has
+/// nothing to commit meanwhile (`TURN-1`).
+const TURN_WAIT: Duration = Duration::from_millis(30);
+const TURN_WAIT_DOUBLINGS_MAX: u64 = 5;
+
+/// How long a commit waits for the catalog's write lock or for space on the host before the engine
+/// gives up.
+const PATIENCE: Duration = Duration::from_secs(300);
 
 impl Engine {
-    /// Looks after the log, after a commit.
-    pub(crate) fn checkpoint(&self, set: &ChangeSet) -> Result<()> {
+    /// Looks after the log, after a commit; behind a step that has left something it is copied.
+    pub(crate) fn checkpoint(&self, set: &ChangeSet, has_more: bool) -> Result<()> {
+        if has_more {
+            self.catalog.checkpoint(CheckpointKind::Passive)?; // TIME-9
+        }
         let rows = set.inodes.len() + set.dirents.len() + set.map_pages.len() + set.retired.len();
         self.look_at_log(COMMIT_ROWS + rows as u64)
     }
@@ -82,6 +95,32 @@ impl Engine {
         Ok(())
     }
 
+    /// Asks the catalog for a commit, or of one; waits out an SQL client that keeps the write lock,
+    /// and a host without space: nothing is lost by waiting, and both can be helped from outside.
+    /// Not in a client's transaction, which has the lock, and of which SQLite may have taken back a
+    /// part.
+    pub(crate) fn patiently<T>(
+        &self,
+        ask: impl Fn() -> std::result::Result<T, CatalogError>,
+    ) -> std::result::Result<T, CatalogError> {
+        let deadline = Instant::now() + PATIENCE.min(self.session.options.wait_max);
+        loop {
+            match ask() {
+                Ok(answer) => return Ok(answer),
+                Err(error @ (CatalogError::Busy { .. } | CatalogError::NoSpace))
+                    if !self.catalog.is_clients() && Instant::now() < deadline =>
+                {
+                    tracing::warn!("a commit waits: {error}");
+                    if matches!(error, CatalogError::NoSpace) {
+                        self.shorten_log();
+                    }
+                    std::thread::sleep(Duration::from_millis(500));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
     /// The host is full: what of the log can be copied without more space makes room.
     pub(crate) fn shorten_log(&self) {
         if self.private.is_none()
@@ -102,7 +141,7 @@ impl Engine {
         copied.map(drop)
     }
 
-    /// `false`: somebody else kept the turn, so the log has an end that is not copied.
+    /// `false`: somebody else kept the turn, or read the log, so it does not begin anew.
     fn copy_log(&self) -> Result<bool> {
         let mut log = self.catalog.log_use()?;
         for _ in 0..PASSES_MAX {
@@ -119,28 +158,46 @@ impl Engine {
             WAL_BYTES_MAX
         };
         let is_long = self.catalog.wal_bytes()? > max;
-        let grows = log.used_bytes > self.log_used.swap(log.used_bytes, Ordering::SeqCst);
+        let (grows, may_restart) = lock(&self.log_growth).look(log.used_bytes);
         if log.used_bytes < WAL_BYTES_PASSIVE && !is_long && !has_little {
             return Ok(true); // Another session has had it begin anew.
         }
+        let is_growing_long = grows && log.used_bytes > WAL_BYTES_LONG;
+        if is_growing_long && !may_restart && !is_long {
+            return Ok(false);
+        }
         // With nothing more coming it is copied to its end: the next commit begins it anew.
-        if !self.get_turn(is_long || grows && log.used_bytes > WAL_BYTES_LONG)? {
+        let waits = is_long || is_growing_long;
+        if !self.get_turn(waits.then(|| turn_wait(log.used_bytes)))? {
             return Ok(false);
         }
         let _edit = Edit { engine: self };
         let _no_commit = self.commit_lock.lock();
-        self.catalog.checkpoint(match is_long {
-            true => CheckpointKind::Truncate,
-            false => CheckpointKind::Passive,
-        })?;
-        Ok(true)
+        if is_long {
+            self.catalog.checkpoint(CheckpointKind::Truncate)?;
+            return Ok(true);
+        }
+        self.catalog.checkpoint(CheckpointKind::Passive)?;
+        let log = self.catalog.log_use()?;
+        // What holds more of the log than its end is no moment's reader: in vain to wait for.
+        if !waits || log.pending_bytes > WAL_BYTES_REST {
+            return Ok(true);
+        }
+        let restarted = self
+            .catalog
+            .checkpoint(CheckpointKind::Restart)?
+            .is_complete; // CHECKPOINT-2
+        if !restarted {
+            lock(&self.log_growth).refused_bytes = Some(log.used_bytes);
+        }
+        Ok(restarted)
     }
 
     /// Who only tries is nobody that others give the turn back for, or that a transaction which
     /// idles is rolled back for.
-    fn get_turn(&self, waits: bool) -> Result<bool> {
-        if waits {
-            let taken = (self.turn).begin_within(TURN_WAIT_MAX, || self.refresh_with_turn());
+    fn get_turn(&self, wait_max: Option<Duration>) -> Result<bool> {
+        if let Some(wait_max) = wait_max {
+            let taken = (self.turn).begin_within(wait_max, || self.refresh_with_turn());
             return match taken {
                 Err(error) if error.kind() == ErrorKind::Busy => Ok(false),
                 taken => taken.map(|()| true),
@@ -154,4 +211,10 @@ impl Engine {
         }
         Ok(false)
     }
+}
+
+/// How long the turn is waited for where so much of the log is in use, bytes.
+fn turn_wait(used_bytes: u64) -> Duration {
+    let steps = used_bytes.saturating_sub(WAL_BYTES_LONG) / WAL_BYTES_STEP;
+    TURN_WAIT * (1 << steps.min(TURN_WAIT_DOUBLINGS_MAX))
 }

@@ -2,7 +2,7 @@
 
 use crate::space::relocations::Moves;
 use crate::view::node::Node;
-use crate::write::guard::Undo;
+use crate::write::Undo;
 use larder_catalog::{Held, MapShare, Save, Sharing};
 use larder_space::format::{Extent, Ino, SegmentIndex, SessionId, StoreId};
 use std::sync::Arc;

@@ -4,13 +4,11 @@
 //! requests · 4 flush · 5 map. The catalog's commit follows. Steps 3 and 4 are left out for what is
 //! `log_inlined`.
 
-use crate::commit::FrozenNode;
-use crate::commit::redo_rows::{Applied, ending};
 use crate::engine::Engine;
 use crate::view::extent_map::Mapped;
-use crate::view::node::Content;
-use crate::write::delayed_allocation::Fate;
-use crate::write::edit::stream_of;
+use crate::view::node::stream_of;
+use crate::view::redo_rows::ending;
+use crate::write::frozen::{ContentFlush, Fate, FrozenNode};
 use crate::write::gather::Gather;
 use crate::{Error, ErrorKind, Result};
 use larder_catalog::ChangeSet;
@@ -25,53 +23,6 @@ use std::sync::atomic::Ordering;
 /// Objects of at most this many blocks (64 KiB) are packed into one run, where there is a hole for
 /// it.
 const SMALL_BLOCKS: u64 = 16;
-
-/// Dirty blocks on their way to a segment.
-pub(crate) struct ContentFlush {
-    pub gather: Arc<Gather>,
-    /// Dirty runs that get a new place: all of the gather but what became patches.
-    pub runs: Vec<(u64, u64)>,
-    /// Patches that were written in place.
-    pub applied: Option<Applied>,
-    pub promise: Option<Reservation>,
-    pub fate: Fate,
-    /// The object may still be placed whole: the blocks stay in memory (`WHOLE-1`).
-    pub keeps: bool,
-    /// What it replaces is the same content at other places.
-    pub is_rewrite: bool,
-    /// Part of an object that lies where it will stay: small overwrites in it may become patches.
-    pub may_patch: bool,
-}
-
-impl ContentFlush {
-    /// Freezes what is dirty.
-    pub fn freeze(content: &mut Content, fate: Fate) -> ContentFlush {
-        let gather = Arc::new(std::mem::take(&mut content.gather));
-        content.frozen = Some(gather.clone());
-        ContentFlush {
-            runs: gather.runs(),
-            gather,
-            applied: content.applied.take(),
-            promise: content.promise.take(),
-            fate,
-            keeps: false,
-            is_rewrite: false,
-            may_patch: false,
-        }
-    }
-
-    /// Blocks that get a new place.
-    pub fn block_count(&self) -> u64 {
-        self.runs.iter().map(|(_, count)| count).sum()
-    }
-}
-
-impl Drop for ContentFlush {
-    fn drop(&mut self) {
-        // Left only when the commit failed; the engine stops and its books end with it.
-        std::mem::forget(self.promise.take());
-    }
-}
 
 /// Dirty blocks with a place.
 struct Placed {

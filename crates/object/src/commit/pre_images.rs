@@ -17,9 +17,9 @@
 //! the second by their rows, too.
 
 use crate::commit::broken;
-use crate::commit::redo_rows::{Applied, InPlace};
 use crate::engine::{Engine, lock};
 use crate::view::node::Node;
+use crate::view::redo_rows::{Applied, InPlace};
 use crate::{Error, ErrorKind, Result};
 use larder_segment::SegmentError;
 use larder_space::Purpose;

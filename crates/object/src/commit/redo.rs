@@ -56,15 +56,15 @@
 //! None. Rows of a commit that is durable are there, and cover what an interrupted apply left; the
 //! next apply does it all again.
 
-use crate::commit::place::ContentFlush;
-use crate::commit::redo_rows::{Applied, InPlace, Patches, Run};
 use crate::commit::{FrozenNode, broken};
 use crate::engine::{Edit, Engine, lock};
-use crate::txn::workspace::NO_MOVES;
+use crate::session::workspace::NO_MOVES;
 use crate::view::View;
 use crate::view::extent_map::Mapped;
 use crate::view::node::{Node, NodeState};
-use crate::write::delayed_allocation::Fate;
+use crate::view::redo_rows::{Applied, InPlace, Patches, Run};
+use crate::write::frozen::ContentFlush;
+use crate::write::frozen::Fate;
 use crate::{Error, ErrorKind, Result};
 use larder_catalog::ChangeSet;
 use larder_space::format::limits::BLOCK_BYTES;

@@ -31,12 +31,11 @@
 //!   before the commit (`refused_content`), or the log and the error say why it could not be kept;
 //!   the log names rule, table and path, and the file's next sync and close answer an error.
 
-use crate::commit::FrozenNode;
 use crate::commit::refused_content::RefusedFile;
-use crate::commit::refused_held::AllHeld;
 use crate::engine::{Engine, lock};
-use crate::view::invalidation::ForeignChange;
-use crate::view::node::{Node, NodeState};
+use crate::view::ForeignChange;
+use crate::view::node::{Node, NodeState, Unreported};
+use crate::write::frozen::FrozenNode;
 use crate::{Error, ErrorKind, Result};
 use larder_catalog::{
     AttrMask, CatalogError, ChangeSet, CommitOutcome, Held, InodeChange, Refusal, Sharing,
@@ -45,7 +44,7 @@ use larder_space::format::limits::BLOCK_BYTES;
 use larder_space::format::{Extent, FileKind, Ino, Name, StoreId};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 /// An inode, of all stores.
 type Id = (StoreId, Ino);
@@ -56,25 +55,6 @@ struct Entry {
     name: Name,
     old: Option<Ino>,
     new: Option<Ino>,
-}
-
-/// What an engine knows of refusals.
-#[derive(Default)]
-pub(crate) struct Refusals {
-    /// Operations that were taken out.
-    pub count: AtomicU64,
-    /// Of those, what neither a sync nor a close has reported.
-    pub unreported: AtomicU64,
-    /// What the host has no room for.
-    pub held: AllHeld,
-}
-
-/// Why something of an inode was taken out, until its file's next sync and close have said so.
-#[derive(Debug, Clone)]
-pub(crate) struct Unreported {
-    pub why: String,
-    pub by_sync: bool,
-    pub by_close: bool,
 }
 
 /// What was taken out of a commit.
@@ -118,7 +98,7 @@ impl Engine {
     ) -> Result<CommitOutcome> {
         let mut taken = TakenOut::default();
         let outcome = loop {
-            let error = match self.commit_catalog(set) {
+            let error = match self.patiently(|| self.catalog.commit(set)) {
                 Ok(outcome) => break outcome,
                 Err(error) => error,
             };
@@ -126,10 +106,10 @@ impl Engine {
             if self.private.is_some() || self.catalog.is_clients() || !may_be_refusal(&error) {
                 return Err(error.into());
             }
-            let found = self.catalog.find_refusals(set)?;
+            let found = self.patiently(|| self.catalog.find_refusals(set))?;
             if found.is_empty() {
                 // By now the rules accept it, or it is no rule's doing.
-                return match self.commit_catalog(set) {
+                return match self.patiently(|| self.catalog.commit(set)) {
                     Ok(outcome) if taken.is_empty() => Ok(outcome),
                     Ok(outcome) => self.forget_taken(generation, nodes, &taken, outcome),
                     Err(again) => Err(again.into()),
@@ -565,9 +545,10 @@ impl Engine {
         }
     }
 
-    /// Whether the user's rules may refuse changes of this file.
+    /// Whether the user's rules may refuse changes of this file, those that come while it is open
+    /// too: where the user has a schema of his own.
     pub fn may_refuse(&self, node: &Node) -> bool {
-        self.is_constrained(node.store)
+        self.has_users_schema.load(Ordering::SeqCst) || self.is_constrained(node.store)
     }
 
     /// What nobody was told who could have asked.

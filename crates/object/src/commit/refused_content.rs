@@ -12,8 +12,10 @@
 //! listed is whole. Until then it is `ID.new`, which its writer has locked: what a crash has left,
 //! nobody has, and who opens the database next removes it.
 
-use crate::engine::{Engine, open_directory};
+use crate::commit::refusals::NewRefused;
+use crate::engine::Engine;
 use crate::error::io_error;
+use crate::session::open_directory;
 use crate::{Error, ErrorKind, Result};
 use larder_segment::directory::{Access, DatabaseDir};
 use larder_space::format::{Ino, StoreId};
@@ -45,17 +47,6 @@ pub struct RefusedFile {
     /// Its path in the store.
     pub path: Vec<u8>,
     /// How much content is kept, bytes; `None`: a change without content, such as a rename.
-    pub size_bytes: Option<u64>,
-}
-
-/// What is to be kept.
-#[derive(Clone)]
-pub(crate) struct NewRefused<'r> {
-    pub at_ns: i64,
-    pub store: StoreId,
-    pub ino: Ino,
-    pub why: &'r str,
-    pub path: Vec<u8>,
     pub size_bytes: Option<u64>,
 }
 
@@ -209,7 +200,20 @@ fn encode(new: &NewRefused<'_>) -> Vec<u8> {
     about
 }
 
-fn decode(id: u64, about: &[u8]) -> Option<RefusedFile> {
+/// The same of what was read.
+#[cfg(fuzzing)]
+pub(crate) fn encode_again(found: &RefusedFile) -> Vec<u8> {
+    encode(&NewRefused {
+        at_ns: found.at_ns,
+        store: found.store,
+        ino: found.ino,
+        why: &found.why,
+        path: found.path.clone(),
+        size_bytes: found.size_bytes,
+    })
+}
+
+pub(crate) fn decode(id: u64, about: &[u8]) -> Option<RefusedFile> {
     let mut parts = about.splitn(6, |byte| *byte == b'\n');
     let mut value = |key: &str| parts.next()?.strip_prefix(format!("{key} ").as_bytes());
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).ok();

@@ -13,30 +13,16 @@
 //!   kept as soon as that works. *Guard*: every tick tries again, and the end of the session, which
 //!   may take the reserve; what is lost in the end is an error of that end, and in the log.
 
-use crate::commit::refused_content::{NewRefused, RefusedFile};
+use crate::commit::refusals::{Held, NewRefused};
+use crate::commit::refused_content::RefusedFile;
 use crate::engine::{Engine, lock};
 use crate::view::node::Node;
 use crate::{Error, ErrorKind, Result};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Content that is held at most, all together, bytes.
 const HELD_BYTES_MAX: u64 = 64 << 20;
-
-/// Something that was refused, with its content.
-struct Held {
-    why: String,
-    new: NewRefused<'static>,
-    content: Vec<u8>,
-}
-
-/// What is held. A leaf lock.
-#[derive(Default)]
-pub(crate) struct AllHeld {
-    /// There is something: a look costs nothing.
-    is_some: AtomicBool,
-    all: Mutex<Vec<Held>>,
-}
 
 impl Engine {
     /// Keeps what was refused; `None`: the host has no room, and it is held (`CONSTRAINT-6`).

@@ -309,20 +309,27 @@ impl Engine {
         Ok(found)
     }
 
-    /// Commits until what was retired and superseded up to `cut` is gone; `false` when somebody
-    /// else keeps it.
+    /// Commits until what was retired and superseded up to `cut` is gone, in steps between which
+    /// others come in (`TIME-9`); `false` when somebody else keeps it.
     fn settle_history(&self, cut: &Cuts) -> Result<bool> {
-        for _ in 0..PIN_WAITS_MAX {
+        let mut waits_left = PIN_WAITS_MAX;
+        loop {
             {
                 let _edit = self.edit()?;
                 self.commit_now()?;
+                if self.history.has_more() {
+                    continue;
+                }
                 if !self.catalog.has_retired_by(cut)? && !self.catalog.has_past_by(cut)? {
                     return Ok(true);
                 }
             }
+            if waits_left == 0 {
+                return Ok(false);
+            }
+            waits_left -= 1;
             std::thread::sleep(PIN_WAIT);
         }
-        Ok(false)
     }
 
     fn name_stores(&self, uses: Vec<HistoryUse>) -> Result<Vec<StoreHistory>> {

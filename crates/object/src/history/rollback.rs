@@ -8,7 +8,8 @@
 
 use crate::engine::{Engine, lock};
 use crate::view::node::Node;
-use crate::write::guard::{Undo, WriteGuard};
+use crate::write::Undo;
+use crate::write::guard::WriteGuard;
 use crate::{Error, ErrorKind, Result};
 use larder_catalog::{AttrMask, InodeRow};
 use larder_space::format::{FileKind, StoreId};

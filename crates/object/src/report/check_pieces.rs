@@ -3,8 +3,8 @@
 use crate::Result;
 use crate::engine::Engine;
 use crate::view::extent_map::{ExtentMap, MapSource, Mapped};
-use crate::view::pieced::damaged;
 use crate::view::pieces::{Piece, ROOT};
+use crate::write::pieced::damaged;
 use larder_catalog::InodeRow;
 use larder_space::format::{Extent, Ino, PiecePage, StoreId};
 use std::collections::BTreeMap;

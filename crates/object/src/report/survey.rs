@@ -6,7 +6,7 @@ use crate::report::stats::storage_age;
 use crate::report::{CheckReport, FragReport, SizeClass, SpaceReport};
 use crate::space::compact::count_fragments;
 use crate::{ErrorKind, Result};
-use larder_catalog::{CatalogOptions, ExtentRow, Held, InodeRow};
+use larder_catalog::{CatalogOptions, ExtentRow, Held, InodeRow, Trust};
 use larder_space::Purpose;
 use larder_space::format::limits::{AG_BLOCKS, BLOCK_BYTES, MAP_PAGE_BLOCKS};
 use larder_space::format::{Extent, FileKind, Ino, MapPage, SegmentIndex, StoreId};
@@ -43,12 +43,13 @@ fn note_failure(looked: Result<()>, findings: &mut Vec<String>) -> Result<()> {
 
 /// What is damaged in the catalog of the database in `path`, and what of it still reads, one line
 /// each; nothing: all of it reads. Also where the database does not open for its damage. Cost:
-/// reads the catalog.
-pub fn find_damage(path: &Path) -> Result<Vec<String>> {
-    Ok(larder_catalog::find_damage(
-        path,
-        &CatalogOptions::default(),
-    )?)
+/// reads the catalog. Refused where that would run code of somebody whom `trust` does not name.
+pub fn find_damage(path: &Path, trust: Trust) -> Result<Vec<String>> {
+    let options = CatalogOptions {
+        trust,
+        ..CatalogOptions::default()
+    };
+    Ok(larder_catalog::find_damage(path, &options)?)
 }
 
 impl Engine {

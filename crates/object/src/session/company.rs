@@ -30,33 +30,20 @@
 //! not announce itself, and the caches of a mount stay beside it. SQL clients announce nothing.
 
 use crate::Result;
-use crate::engine::{Engine, lock};
+use crate::engine::Engine;
 use crate::error::io_error;
+use crate::host::lock;
 use crate::session::barrier::await_all;
 use crate::session::liveness::{is_dead, writer_file};
 use crate::session::peers::SESSIONS;
 use larder_segment::directory::{Access, DatabaseDir};
 use larder_space::format::SessionId;
 use std::path::Path;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// How long a newcomer waits for a follower.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(2);
-
-/// What a session knows of the others.
-#[derive(Default)]
-pub(crate) struct Company {
-    has_writers: AtomicBool,
-    has_followers: AtomicBool,
-    /// Held while it is looked.
-    look: Mutex<()>,
-    /// The others know that this session writes.
-    is_announced: AtomicBool,
-    /// Held while they are told.
-    announcing: Mutex<()>,
-}
 
 /// Other sessions that live.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

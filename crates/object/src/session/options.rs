@@ -67,8 +67,11 @@ pub enum Birth {
     InTurn,
     /// The same; [`ErrorKind::Busy`] when the turn is not to be had for so long.
     Within(Duration),
-    /// Beside who has the turn (`SESSION-8`).
+    /// Beside who has the turn (`SESSION-8`); [`ErrorKind::Busy`](crate::ErrorKind::Busy) where
+    /// the catalog's write lock is not to be had.
     Beside,
+    /// In a copy of the catalog, beside whoever does what (`READONLY-4`).
+    InCopy,
 }
 
 impl EngineOptions {
@@ -85,6 +88,9 @@ impl EngineOptions {
             vfs: self.catalog_vfs.clone(),
             is_extension: self.is_extension,
             trust: self.trust,
+            // Without a limit of its own a session waits so long for another one's group, and for
+            // locks of SQLite's as long as that is used to.
+            wait_max: (self.wait_max != WAIT_MAX).then_some(self.wait_max),
         }
     }
 }

@@ -14,9 +14,12 @@
 //!   number is nobody else's.
 //! * `SESSION-6` No lock is taken from who lives: a stopped process is waited for, and named.
 
+use crate::host::find_resident_bytes;
+use larder_catalog::waiting::describe_process;
+use larder_segment::directory::holders::{Lock, Process, find_holder};
 use larder_segment::directory::{Access, DatabaseDir};
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::fs::{Mode, OFlags, fstat, openat};
+use rustix::fs::{Mode, OFlags, openat};
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
 use std::collections::HashSet;
 use std::fmt;
@@ -35,13 +38,13 @@ const END_PAUSE: Duration = Duration::from_millis(10);
 pub(crate) const SESSIONS: &str = "sessions";
 
 const RECORD_BYTES_MAX: u64 = 4096;
-/// Of a command line, in messages.
-const COMMAND_CHARS_MAX: usize = 100;
 /// Of why an engine stopped.
 const STOPPED_CHARS_MAX: usize = 500;
 
 /// Where the kernel lists its connections, if somebody has mounted that there.
 const CONNECTIONS: &str = "/sys/fs/fuse/connections";
+/// Its number in statfs(2), `FUSE_CTL_SUPER_MAGIC`.
+const CONNECTIONS_MAGIC: rustix::fs::FsWord = 0x6573_5543;
 /// The type in the table of mounts.
 const MOUNT_TYPE: &[u8] = b"fuse.larder";
 
@@ -83,6 +86,8 @@ pub struct SessionInfo {
     pub is_suspended: bool,
     /// Why its engine has stopped: it changes nothing any more.
     pub stopped: Option<String>,
+    /// Memory of the process, bytes, if that can be seen.
+    pub resident_bytes: Option<u64>,
 }
 
 /// The sessions of the database in directory `database` whose processes live, the oldest first.
@@ -93,14 +98,15 @@ pub fn list_sessions(database: &Path) -> Vec<SessionInfo> {
     };
     let mut found: Vec<SessionInfo> = records(&directory)
         .filter_map(|record| {
-            let stat = read_stat(record.pid).filter(|stat| stat.began == record.began)?;
+            let process = Process::find(record.pid).filter(|found| found.began == record.began)?;
             Some(SessionInfo {
                 pid: record.pid,
-                command: command(record.pid),
+                is_suspended: matches!(process.state, b'T' | b't'),
+                command: process.command,
                 since_ns: record.since_ns,
                 connection: record.connection,
-                is_suspended: matches!(stat.state, b'T' | b't'),
                 stopped: record.stopped,
+                resident_bytes: find_resident_bytes(&record.pid.to_string()),
                 label: record.label,
             })
         })
@@ -115,7 +121,7 @@ impl Record {
         let pid = std::process::id();
         Record {
             pid,
-            began: read_stat(pid).map_or(0, |stat| stat.began),
+            began: Process::find(pid).map_or(0, |found| found.began),
             since_ns,
             connection: None,
             stopped: None,
@@ -169,7 +175,7 @@ impl Record {
 
     /// Whether the process was killed and cannot end.
     fn is_dying(&self) -> bool {
-        let is_it = || read_stat(self.pid).is_some_and(|stat| stat.began == self.began);
+        let is_it = || Process::find(self.pid).is_some_and(|found| found.began == self.began);
         let is_killed = || is_it() && is_killed_alive(self.pid);
         let deadline = Instant::now() + END_WAIT_MAX;
         while is_killed() {
@@ -203,8 +209,8 @@ impl Record {
             ),
             Err(error) => tracing::warn!(
                 "'{label}' (process {pid}) was killed, but cannot end while programs wait for it, \
-                 and its connection cannot be aborted ({error}); as root, \
-                 'echo 1 > {CONNECTIONS}/{connection}/abort'"
+                 and its connection cannot be aborted ({error}); as root, '{}'",
+                abort_command(connection, is_listed())
             ),
         }
     }
@@ -253,17 +259,21 @@ pub(crate) fn free_if_killed(database: &DatabaseDir, lock_file: &str) {
 /// `None` when no session says so of itself.
 pub fn describe_server(database: &Path, connection: u32) -> Option<String> {
     let serves = |record: &Record| {
-        let began = read_stat(record.pid).map(|stat| stat.began);
+        let began = Process::find(record.pid).map(|found| found.began);
         record.connection == Some(connection) && began == Some(record.began)
     };
     let record = records(&DatabaseDir::open(database).ok()?).find(serves)?;
     Some(describe(record.pid, Some(&record)))
 }
 
-/// Who has locked `file`, for people: process, command, what it has opened the database for and
-/// since when.
-pub(crate) fn describe_holder(database: &DatabaseDir, file: &OwnedFd) -> String {
-    let Some(pid) = holder(file) else {
+/// Who has locked one of the files `names`, the first first, for people: process, command, what it
+/// has opened the database for and since when.
+pub(crate) fn describe_holder(database: &DatabaseDir, names: &[&str]) -> String {
+    let holder = names.iter().find_map(|name| {
+        let identity = database.identity_of(name).ok().flatten()?;
+        find_holder(identity, &Lock::Whole)
+    });
+    let Some(pid) = holder else {
         let others: Vec<String> = records(database)
             .map(|record| format!("'{}' (process {})", record.label, record.pid))
             .collect();
@@ -277,25 +287,11 @@ pub(crate) fn describe_holder(database: &DatabaseDir, file: &OwnedFd) -> String 
 }
 
 fn describe(pid: u32, record: Option<&Record>) -> String {
-    let mut text = format!("process {pid}");
-    match command(pid) {
-        Some(command) => text.push_str(&format!(" ('{command}')")),
-        None => text.push_str(" (of which nothing can be seen)"),
-    }
-    if let Some(record) = record {
+    let note = record.map(|record| {
         let since = larder_catalog::utc::show(record.since_ns);
-        text.push_str(&format!(", '{}' since {since}", record.label));
-    }
-    match read_stat(pid).map(|stat| stat.state) {
-        Some(b'T') => text.push_str(&format!(
-            ", which is stopped; 'kill -CONT {pid}' lets it go on"
-        )),
-        Some(b't') => text.push_str(", which a debugger has stopped; let it go on there"),
-        _ => text.push_str(&format!(
-            ", which works on; if it never ends, end process {pid}"
-        )),
-    }
-    text
+        format!("'{}' since {since}", record.label)
+    });
+    describe_process(pid, note.as_deref())
 }
 
 /// The record of every session, but of those that have none.
@@ -305,24 +301,6 @@ fn records(database: &DatabaseDir) -> impl Iterator<Item = Record> + use<> {
     let locks = names.into_iter().flatten();
     let locks = locks.filter(|name| Path::new(name).extension() == Some("lock".as_ref()));
     locks.filter_map(move |name| Record::read(sessions.as_ref()?, name))
-}
-
-struct Stat {
-    state: u8,
-    began: u64,
-}
-
-/// `None`: there is no such process.
-fn read_stat(pid: u32) -> Option<Stat> {
-    let text = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
-    // `pid (name) state …`, and the name may be anything.
-    let behind = text.iter().rposition(|&byte| byte == b')')? + 1;
-    let fields = std::str::from_utf8(text.get(behind..)?).ok()?;
-    let mut fields = fields.split_ascii_whitespace();
-    let state = *fields.next()?.as_bytes().first()?;
-    // The 22nd of proc_pid_stat(5); the state is the 3rd.
-    let began = fields.nth(18)?.parse().ok()?;
-    Some(Stat { state, began })
 }
 
 /// Whether SIGKILL waits for a thread that has not ended.
@@ -350,42 +328,6 @@ fn is_killed_status(status: &str) -> bool {
         signals.is_some_and(|signals| signals & SIGKILL_BIT != 0)
     };
     !status.lines().any(has_ended) && status.lines().any(is_killed)
-}
-
-/// The command line of a process.
-fn command(pid: u32) -> Option<String> {
-    let words = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
-    let words = match words.is_empty() {
-        true => std::fs::read(format!("/proc/{pid}/comm")).ok()?,
-        false => words,
-    };
-    let text = String::from_utf8_lossy(&words);
-    let text = text
-        .trim_end_matches(['\0', '\n'])
-        .replace(char::is_control, " ");
-    Some(text.chars().take(COMMAND_CHARS_MAX).collect())
-}
-
-/// The process that has locked a file, by the kernel's list of locks.
-fn holder(file: &OwnedFd) -> Option<u32> {
-    let found = fstat(file).ok()?;
-    let (major, minor) = (
-        rustix::fs::major(found.st_dev),
-        rustix::fs::minor(found.st_dev),
-    );
-    let place = format!("{major:02x}:{minor:02x}:{}", found.st_ino);
-    find_holder(&std::fs::read_to_string("/proc/locks").ok()?, &place)
-}
-
-/// `1: FLOCK  ADVISORY  WRITE 4496 fe:00:1234 0 EOF` (proc_locks(5)).
-fn find_holder(locks: &str, place: &str) -> Option<u32> {
-    let mut lines = locks
-        .lines()
-        .map(|line| line.split_ascii_whitespace().collect::<Vec<_>>());
-    lines.find_map(|fields| match fields[..] {
-        [_, "FLOCK", _, _, pid, at, ..] if at == place => pid.parse().ok().filter(|pid| *pid > 0),
-        _ => None,
-    })
 }
 
 /// Whether the mount of the connection is there, and this database's; asked in the namespaces of
@@ -467,6 +409,20 @@ fn abort(connection: u32) -> io::Result<()> {
     io::Write::write_all(&mut file, b"1")
 }
 
+/// What aborts a connection in a shell. `is_listed`: the list of connections is mounted.
+fn abort_command(connection: u32, is_listed: bool) -> String {
+    let abort = format!("echo 1 > {CONNECTIONS}/{connection}/abort");
+    match is_listed {
+        true => abort,
+        false => format!("mount -t fusectl fusectl {CONNECTIONS} && {abort}"),
+    }
+}
+
+/// Whether the list of connections is mounted at its place.
+fn is_listed() -> bool {
+    rustix::fs::statfs(CONNECTIONS).is_ok_and(|found| found.f_type == CONNECTIONS_MAGIC)
+}
+
 /// The list of connections, mounted nowhere.
 fn open_connections() -> io::Result<OwnedFd> {
     let filesystem = rustix::mount::fsopen("fusectl", FsOpenFlags::FSOPEN_CLOEXEC)?;
@@ -542,11 +498,18 @@ mod tests {
     }
 
     #[test]
+    fn what_aborts_a_connection_mounts_the_list_where_it_is_not() {
+        let abort = "echo 1 > /sys/fs/fuse/connections/40/abort";
+        assert_eq!(abort_command(40, true), abort);
+        let mounted = format!("mount -t fusectl fusectl /sys/fs/fuse/connections && {abort}");
+        assert_eq!(abort_command(40, false), mounted);
+    }
+
+    #[test]
     fn who_has_a_lock_is_found_and_named() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("turn.lock");
-        let file = OwnedFd::from(File::create(&path).unwrap());
-        assert_eq!(holder(&file), None);
+        File::create(&path).unwrap();
         let mut child = Command::new("flock")
             .arg(&path)
             .args(["sh", "-c", "echo; read _"])
@@ -555,28 +518,13 @@ mod tests {
             .spawn()
             .unwrap();
         child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
-        assert_eq!(holder(&file), Some(child.id()));
-        let text = describe_holder(&DatabaseDir::open(dir.path()).unwrap(), &file);
+        let database = DatabaseDir::open(dir.path()).unwrap();
+        let text = describe_holder(&database, &["turn.lock"]);
         assert!(
             text.contains(&format!("process {} ('flock ", child.id())),
             "{text}"
         );
         drop(child.stdin.take());
         child.wait().unwrap();
-    }
-
-    #[test]
-    fn locks_are_told_by_kind_and_place() {
-        let locks = "1: POSIX  ADVISORY  READ 3 fe:00:12 128 128\n\
-                     2: FLOCK  ADVISORY  WRITE 7 fe:00:12 0 EOF\n\
-                     2: -> FLOCK  ADVISORY  WRITE 8 fe:00:12 0 EOF\n\
-                     3: FLOCK  ADVISORY  WRITE 0 fe:00:13 0 EOF\n";
-        assert_eq!(find_holder(locks, "fe:00:12"), Some(7));
-        assert_eq!(
-            find_holder(locks, "fe:00:13"),
-            None,
-            "one of another namespace"
-        );
-        assert_eq!(find_holder(locks, "fe:00:1"), None);
     }
 }

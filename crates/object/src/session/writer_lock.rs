@@ -25,6 +25,8 @@
 use crate::session::options::WAIT_MAX;
 use crate::session::peers::{describe_holder, free_killed_in};
 use crate::{Error, ErrorKind, Result};
+use larder_catalog::waiting::Patience;
+use larder_segment::directory::Access;
 use larder_segment::directory::DatabaseDir;
 use rustix::fd::OwnedFd;
 use rustix::fs::FlockOperation;
@@ -44,12 +46,13 @@ const SHORT_TURN: Duration = Duration::from_millis(50);
 const LONG_PAUSE_MAX: Duration = Duration::from_millis(2);
 
 /// Who waits looks first after so long whether the one who is waited for was killed, and then so
-/// often; ...
+/// often.
 const LOOK_AFTER: Duration = Duration::from_millis(200);
 const LOOK_REST: Duration = Duration::from_millis(500);
-/// ... and says after so long who that is, and then so often.
-const TELL_AFTER: Duration = Duration::from_secs(2);
-const TELL_REST: Duration = Duration::from_secs(60);
+
+/// The files, in the directory of a database.
+const LOCK: &str = "turn.lock";
+const QUEUE: &str = "turn.queue";
 
 /// This process's side of the turn.
 pub(crate) struct Turn {
@@ -57,7 +60,13 @@ pub(crate) struct Turn {
     lock: OwnedFd,
     queue: OwnedFd,
     state: Mutex<State>,
-    changed: Condvar,
+    /// Who wants to begin, or to close it.
+    entrance: Condvar,
+    /// Who has closed it, and waits for users to leave.
+    exit: Condvar,
+    /// How often somebody who waited was woken.
+    #[cfg(test)]
+    wakes: std::sync::atomic::AtomicU64,
     /// Has another engine of this process give the turn back at once.
     nudge: Option<Nudge>,
     /// When an engine of this process gave the turn to others who waited.
@@ -97,13 +106,16 @@ impl Turn {
 
     /// Opens the lock files in the database directory.
     pub fn open_in(database: &DatabaseDir) -> Result<Turn> {
-        let open = |name: &str| crate::session::liveness::open_lock(database, name);
+        let open = |name: &str| open_lock(database, name);
         Ok(Turn {
             database: database.clone(),
-            lock: open("turn.lock")?,
-            queue: open("turn.queue")?,
+            lock: open(LOCK)?,
+            queue: open(QUEUE)?,
             state: Mutex::default(),
-            changed: Condvar::new(),
+            entrance: Condvar::new(),
+            exit: Condvar::new(),
+            #[cfg(test)]
+            wakes: Default::default(),
             nudge: None,
             gave_way: GaveWay::default(),
             wait_max: WAIT_MAX,
@@ -113,6 +125,11 @@ impl Turn {
     /// The same, waiting for other sessions no longer than so.
     pub fn waiting(self, wait_max: Duration) -> Turn {
         Turn { wait_max, ..self }
+    }
+
+    /// How long it waits for other sessions.
+    pub fn wait_max(&self) -> Duration {
+        self.wait_max
     }
 
     /// The same beside an engine of this process that may have the turn: `nudge` has that one
@@ -134,10 +151,28 @@ impl Turn {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn wait<'s>(&self, state: MutexGuard<'s, State>) -> MutexGuard<'s, State> {
-        self.changed
-            .wait(state)
-            .unwrap_or_else(PoisonError::into_inner)
+    fn wait<'s>(&self, place: &Condvar, state: MutexGuard<'s, State>) -> MutexGuard<'s, State> {
+        let state = place.wait(state).unwrap_or_else(PoisonError::into_inner);
+        #[cfg(test)]
+        (self.wakes).fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        state
+    }
+
+    /// Wakes those at the entrance who can go on: all where the turn is held, since they share it;
+    /// else one, who takes it and lets the others in.
+    fn let_in(&self, state: &State) {
+        if state.is_abandoned || (state.is_held && !state.is_closed) {
+            self.entrance.notify_all();
+        } else if !state.is_closed && !state.is_acquiring {
+            self.entrance.notify_one();
+        }
+    }
+
+    /// A user left: wakes who has closed the turn, when that may be what it waits for.
+    fn let_out(&self, state: &State) {
+        if state.is_closed && state.users <= 1 {
+            self.exit.notify_all();
+        }
     }
 
     /// Joins the users of the turn, taking it first if need be. `refresh` runs each time the turn
@@ -174,14 +209,14 @@ impl Turn {
                 break;
             }
             state = match deadline {
-                None => self.wait(state),
+                None => self.wait(&self.entrance, state),
                 Some(deadline) => {
                     let left = deadline.saturating_duration_since(Instant::now());
                     if left.is_zero() {
                         let why = "this process waits for the turn, or is busy with it; try again";
                         return Err(Error::new(ErrorKind::Busy, why));
                     }
-                    let waited = self.changed.wait_timeout(state, left);
+                    let waited = self.entrance.wait_timeout(state, left);
                     waited.unwrap_or_else(PoisonError::into_inner).0
                 }
             };
@@ -233,15 +268,15 @@ impl Turn {
                 state.is_closed = true;
                 // Being a user meanwhile keeps the turn from being given back.
                 while state.users > 1 {
-                    state = self.wait(state);
+                    state = self.wait(&self.exit, state);
                 }
                 return Ok(());
             }
             // Somebody else was faster, and waits for this user to leave.
             state.users -= 1;
-            self.changed.notify_all();
+            self.let_out(&state);
             while state.is_closed {
-                state = self.wait(state);
+                state = self.wait(&self.entrance, state);
             }
         }
     }
@@ -252,7 +287,7 @@ impl Turn {
         state.users = 0;
         state.used_at = Some(Instant::now());
         state.is_closed = false;
-        self.changed.notify_all();
+        self.let_in(&state);
     }
 
     /// Leaves the users of the turn.
@@ -260,10 +295,7 @@ impl Turn {
         let mut state = self.state();
         state.users -= 1;
         state.used_at = Some(Instant::now());
-        // Who waits for users to leave has closed the turn first. To wake nobody is a system call.
-        if state.is_closed {
-            self.changed.notify_all();
-        }
+        self.let_out(&state);
     }
 
     /// When the last change ended; `None` while there is a user.
@@ -295,18 +327,19 @@ impl Turn {
     pub fn close(&self) {
         let mut state = self.state();
         while state.is_closed {
-            state = self.wait(state);
+            state = self.wait(&self.entrance, state);
         }
         state.is_closed = true;
         while state.users > 0 {
-            state = self.wait(state);
+            state = self.wait(&self.exit, state);
         }
     }
 
     /// Lets users in again.
     pub fn open_again(&self) {
-        self.state().is_closed = false;
-        self.changed.notify_all();
+        let mut state = self.state();
+        state.is_closed = false;
+        self.let_in(&state);
     }
 
     /// Gives the turn back if nobody uses it and `is_clean` holds (`TURN-1`); says whether.
@@ -319,8 +352,8 @@ impl Turn {
             }
             self.unlock();
             state.is_held = false;
+            self.let_in(&state);
         }
-        self.changed.notify_all();
         released
     }
 
@@ -333,7 +366,8 @@ impl Turn {
             self.unlock();
             state.is_held = false;
         }
-        self.changed.notify_all();
+        self.let_in(&state);
+        self.exit.notify_all();
     }
 
     /// Ends the session's part in the turn if it has none now; `false` when it has.
@@ -341,26 +375,28 @@ impl Turn {
         let mut state = self.state();
         let is_unheld = !state.is_held && !state.is_acquiring;
         state.is_abandoned |= is_unheld;
-        self.changed.notify_all();
+        self.let_in(&state);
         is_unheld
     }
 
     /// Fails with `late` when it is not free for so long.
     fn acquire(&self, wait_max: Duration, late: ErrorKind) -> Result<()> {
-        let mut patience = Patience::new(wait_max, late);
+        let mut wait = Wait::new(wait_max, late);
         self.nudge()?;
         let gave_way = self.gave_way().take();
         if let Some(left) = gave_way.and_then(|at| GIVES_WAY.checked_sub(at.elapsed())) {
             std::thread::sleep(left); // TURN-3
         }
-        self.lock_until(&self.queue, &mut patience, |_| QUEUE_PAUSE)?;
+        // Who is first in the queue waits for the lock. A stranger who holds the queue does not.
+        let queued = (&self.queue, &[LOCK, QUEUE][..]);
+        self.lock_until(queued, &mut wait, |_| QUEUE_PAUSE)?;
         let at_head = |waited: Duration| match waited < SHORT_TURN {
             true => (waited / 2).clamp(HEAD_PAUSE_MIN, HEAD_PAUSE_MAX),
             false => (waited / 50).min(LONG_PAUSE_MAX),
         };
         let outcome = self
             .nudge()
-            .and_then(|()| self.lock_until(&self.lock, &mut patience, at_head));
+            .and_then(|()| self.lock_until((&self.lock, &[LOCK][..]), &mut wait, at_head));
         // Another engine of this process may have given way to this one.
         self.gave_way().take();
         // Closing the process would release it too; an error here cannot happen on a valid fd.
@@ -380,8 +416,8 @@ impl Turn {
 
     fn lock_until(
         &self,
-        file: &OwnedFd,
-        patience: &mut Patience,
+        (file, names): (&OwnedFd, &[&str]),
+        wait: &mut Wait,
         pause_after: impl Fn(Duration) -> Duration,
     ) -> Result<()> {
         let started = Instant::now();
@@ -399,59 +435,40 @@ impl Turn {
                     ));
                 }
             }
-            patience.wait(self)?;
+            wait.wait(&self.database, names)?;
             std::thread::sleep(pause_after(started.elapsed()));
         }
     }
 }
 
 /// How long somebody waits for the writer lock, and what was done about it.
-struct Patience {
-    began: Instant,
-    /// When it is over, and what it fails with then.
-    deadline: Instant,
+struct Wait {
+    patience: Patience,
+    /// What it fails with when it is over.
     late: ErrorKind,
     /// When it is looked whether somebody was killed who holds it.
     look: Instant,
-    /// When it is said who holds it.
-    tell: Instant,
 }
 
-impl Patience {
-    fn new(wait_max: Duration, late: ErrorKind) -> Patience {
-        let began = Instant::now();
-        Patience {
-            began,
-            deadline: began + wait_max,
+impl Wait {
+    fn new(wait_max: Duration, late: ErrorKind) -> Wait {
+        Wait {
+            patience: Patience::new(wait_max),
             late,
-            look: began + LOOK_AFTER,
-            tell: began + TELL_AFTER,
+            look: Instant::now() + LOOK_AFTER,
         }
     }
 
-    /// It is not free yet.
-    fn wait(&mut self, turn: &Turn) -> Result<()> {
-        let now = Instant::now();
-        if now > self.deadline {
-            let why = format!(
-                "the writer lock was waited for {} s; it is held by {}",
-                self.began.elapsed().as_secs(),
-                describe_holder(&turn.database, &turn.lock)
-            );
+    /// It is not free yet: `names`, the files of which one is locked, who holds it first.
+    fn wait(&mut self, database: &DatabaseDir, names: &[&str]) -> Result<()> {
+        let who = || describe_holder(database, names); // SESSION-6
+        if let Some(why) = self.patience.look("the writer lock", database, who) {
             return Err(Error::new(self.late, why));
         }
+        let now = Instant::now();
         if now >= self.look {
             self.look = now + LOOK_REST;
-            free_killed_in(&turn.database);
-        }
-        if now >= self.tell {
-            self.tell = now + TELL_REST;
-            tracing::warn!(
-                "waiting for {} s for the writer lock of '{}', which is held by {}",
-                self.began.elapsed().as_secs(),
-                turn.database.path().display(),
-                describe_holder(&turn.database, &turn.lock) // SESSION-6
-            );
+            free_killed_in(database);
         }
         Ok(())
     }
@@ -484,8 +501,9 @@ impl Acquiring<'_> {
 
 impl Drop for Acquiring<'_> {
     fn drop(&mut self) {
-        self.turn.state().is_acquiring = false;
-        self.turn.changed.notify_all();
+        let mut state = self.turn.state();
+        state.is_acquiring = false;
+        self.turn.let_in(&state);
     }
 }
 
@@ -511,144 +529,17 @@ fn abandoned() -> Error {
     )
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::sync::atomic::{AtomicU32, Ordering};
-
-    #[test]
-    fn the_turn_is_one_sessions_at_a_time_and_goes_round() {
-        let dir = tempfile::tempdir().unwrap();
-        let inside = AtomicU32::new(0);
-        let rounds: Vec<AtomicU32> = (0..5).map(|_| AtomicU32::new(0)).collect();
-        let done = std::sync::atomic::AtomicBool::new(false);
-        std::thread::scope(|scope| {
-            for mine in &rounds {
-                let turn = Turn::open(dir.path()).unwrap();
-                let (inside, done) = (&inside, &done);
-                scope.spawn(move || {
-                    // Greedy: takes the turn again at once, as a busy mount does.
-                    while !done.load(Ordering::SeqCst) {
-                        turn.begin(|| Ok(())).unwrap();
-                        assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "TURN-2");
-                        std::thread::sleep(Duration::from_micros(200));
-                        inside.fetch_sub(1, Ordering::SeqCst);
-                        turn.end();
-                        assert!(turn.release(|| true));
-                        mine.fetch_add(1, Ordering::SeqCst);
-                    }
-                });
-            }
-            std::thread::sleep(Duration::from_millis(600));
-            done.store(true, Ordering::SeqCst);
-        });
-        let counts: Vec<u32> = rounds
-            .iter()
-            .map(|mine| mine.load(Ordering::SeqCst))
-            .collect();
-        let (least, most) = (counts.iter().min().unwrap(), counts.iter().max().unwrap());
-        assert!(*most < 3 * *least, "TURN-3: {counts:?}");
-    }
-
-    #[test]
-    fn a_turn_in_use_or_with_changes_is_kept() {
-        let dir = tempfile::tempdir().unwrap();
-        let turn = Turn::open(dir.path()).unwrap();
-        turn.begin(|| Ok(())).unwrap();
-        assert!(!turn.release(|| true), "in use");
-        turn.end();
-        assert!(
-            !turn.release(|| false),
-            "TURN-1: not everything is committed"
-        );
-        assert!(turn.is_held() && !turn.is_wanted());
-        assert!(turn.release(|| true) && !turn.is_held());
-    }
-
-    #[test]
-    fn who_is_alone_is_alone() {
-        let dir = tempfile::tempdir().unwrap();
-        let turn = Turn::open(dir.path()).unwrap();
-        let (inside, alone) = (AtomicU32::new(0), AtomicU32::new(0));
-        std::thread::scope(|scope| {
-            for thread in 0..4 {
-                let (turn, inside, alone) = (&turn, &inside, &alone);
-                scope.spawn(move || {
-                    for _ in 0..200 {
-                        if thread < 2 {
-                            turn.begin_exclusive(|| Ok(())).unwrap();
-                            assert_eq!(alone.fetch_add(1, Ordering::SeqCst), 0);
-                            assert_eq!(inside.load(Ordering::SeqCst), 0);
-                            assert!(!turn.release(|| true), "in use");
-                            alone.fetch_sub(1, Ordering::SeqCst);
-                            turn.end_exclusive();
-                        } else {
-                            turn.begin(|| Ok(())).unwrap();
-                            inside.fetch_add(1, Ordering::SeqCst);
-                            assert_eq!(alone.load(Ordering::SeqCst), 0);
-                            inside.fetch_sub(1, Ordering::SeqCst);
-                            turn.end();
-                        }
-                    }
-                });
-            }
-        });
-    }
-
-    #[test]
-    fn nobody_begins_after_the_end() {
-        let dir = tempfile::tempdir().unwrap();
-        let (turn, other) = (
-            Turn::open(dir.path()).unwrap(),
-            Turn::open(dir.path()).unwrap(),
-        );
-        other.begin(|| Ok(())).unwrap();
-        std::thread::scope(|scope| {
-            let waiting = scope.spawn(|| turn.begin(|| Ok(())));
-            std::thread::sleep(Duration::from_millis(20));
-            turn.abandon();
-            other.end();
-            assert!(other.release(|| true));
-            let refused = waiting.join().unwrap().unwrap_err();
-            assert_eq!(refused.kind(), ErrorKind::Stopped);
-        });
-        assert_eq!(
-            turn.begin(|| Ok(())).unwrap_err().kind(),
-            ErrorKind::Stopped
-        );
-        other.begin(|| Ok(())).unwrap();
-        other.end();
-    }
-
-    #[test]
-    fn a_failed_refresh_leaves_the_turn_to_others() {
-        let dir = tempfile::tempdir().unwrap();
-        let turn = Turn::open(dir.path()).unwrap();
-        let refused = turn.begin(|| Err(Error::new(ErrorKind::Io, "no")));
-        assert_eq!(refused.unwrap_err().kind(), ErrorKind::Io);
-        let other = Turn::open(dir.path()).unwrap();
-        other.begin(|| Ok(())).unwrap();
-        other.end();
-    }
-
-    #[test]
-    fn who_waits_no_longer_than_so_waits_no_longer_for_its_own_process_either() {
-        let dir = tempfile::tempdir().unwrap();
-        let (mine, other) = (
-            Turn::open(dir.path()).unwrap(),
-            Turn::open(dir.path()).unwrap(),
-        );
-        other.begin(|| Ok(())).unwrap();
-        std::thread::scope(|scope| {
-            let waits = scope.spawn(|| mine.begin(|| Ok(())).unwrap());
-            while !mine.state().is_acquiring {
-                std::thread::yield_now();
-            }
-            let refused = mine.begin_within(Duration::from_millis(50), || Ok(()));
-            assert_eq!(refused.unwrap_err().kind(), ErrorKind::Busy);
-            assert!(!waits.is_finished());
-            other.end();
-            assert!(other.release(|| true));
-        });
-    }
+/// Opens a file of locks.
+pub(super) fn open_lock(database: &DatabaseDir, name: &str) -> Result<OwnedFd> {
+    (database.open_file(name, Access::Make))
+        .map(OwnedFd::from)
+        .map_err(|error| {
+            crate::error::io_error(
+                format!("cannot open {}", database.join(name).display()),
+                error,
+            )
+        })
 }
+
+#[cfg(test)]
+mod tests;

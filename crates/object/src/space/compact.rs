@@ -21,8 +21,8 @@
 //! * `COMPACT-4` An object that was changed while it was copied stays where it is.
 
 use crate::engine::{Engine, lock};
-use crate::space::reservation::Room;
-use crate::txn::workspace::NO_MOVES;
+use crate::session::workspace::NO_MOVES;
+use crate::space::Room;
 use crate::view::extent_map::Mapped;
 use crate::view::node::{Node, NodeState};
 use crate::{ErrorKind, Result};
@@ -433,7 +433,7 @@ impl Drop for Taken<'_> {
 }
 
 /// Frees blocks that no commit has named.
-fn give_back(space: &mut Space, extents: &[Extent]) {
+pub(crate) fn give_back(space: &mut Space, extents: &[Extent]) {
     for extent in extents {
         space.quarantine(*extent);
         space.release(*extent);
@@ -534,6 +534,10 @@ pub(crate) fn count_fragments(extents: impl IntoIterator<Item = Extent>) -> u64 
 pub(crate) fn is_survivable(kind: ErrorKind) -> bool {
     matches!(
         kind,
-        ErrorKind::NotFound | ErrorKind::NoSpace | ErrorKind::Corrupt | ErrorKind::Busy
+        ErrorKind::NotFound
+            | ErrorKind::NoSpace
+            | ErrorKind::Corrupt
+            | ErrorKind::Busy
+            | ErrorKind::TimedOut
     )
 }

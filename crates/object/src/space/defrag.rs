@@ -21,15 +21,16 @@
 //! Lock order: `compactor` is a leaf.
 
 use crate::engine::{Edit, Engine, lock};
-use crate::report::{DefragObject, DefragOptions, DefragReport};
 use crate::space::compact::{MoveLimits, Moved, count_fragments, is_survivable};
+use crate::space::{Candidate, Compactor};
+use crate::space::{DefragObject, DefragOptions, DefragReport};
 use crate::view::node::Node;
 use crate::{ErrorKind, Result};
 use larder_catalog::{ExtentRow, GRANTS};
 use larder_space::format::limits::{AG_BLOCKS, BLOCK_BYTES};
 use larder_space::format::{CommitSeq, Extent, Ino, SegmentIndex, StoreId};
 use larder_space::{CompactPlan, hole_score, plan_hole, plan_joins};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -59,25 +60,6 @@ const PIN_WAIT: Duration = Duration::from_millis(25);
 
 /// Whose the extents are.
 type Owners = HashMap<Extent, (StoreId, Ino)>;
-
-/// What the background knows.
-#[derive(Default)]
-pub(crate) struct Compactor {
-    credit_bytes: u64,
-    candidates: BTreeMap<(StoreId, Ino), Candidate>,
-    last_write: Option<Instant>,
-    is_running: bool,
-    /// Where the search for a hole goes on: the n-th AG.
-    ag_cursor: usize,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Candidate {
-    blocks: u64,
-    was_split: bool,
-    attempts: u32,
-    not_before: Instant,
-}
 
 /// A step of the background under way; also a panic ends it.
 struct Running<'e>(&'e Engine);
@@ -391,14 +373,14 @@ impl Engine {
         for _ in 0..PIN_WAITS_MAX {
             {
                 let _edit = self.edit()?;
-                self.commit_now()?;
+                self.commit_steps(|| false)?;
                 // Files that another session might have had open are retired by a commit after
                 // that.
                 let newest = CommitSeq(i64::MAX as u64);
-                if self.lost_orphans(newest)?.is_empty() {
+                if !self.has_lost_orphans(newest)? {
                     let seq = *retired_by.get_or_insert_with(|| self.known_seq());
                     // One more for what that one retired.
-                    self.commit_now()?;
+                    self.commit_steps(|| false)?;
                     let history = self.horizon()?.history.limit(seq);
                     let is_over = !self.catalog.has_retired_by(&history)?
                         && self.moved_away_until(seq).is_empty();

@@ -16,12 +16,13 @@
 use crate::Result;
 use crate::engine::{Engine, lock};
 use crate::history::GROWN_BLOCKS_MIN;
+use crate::space::compact::give_back;
 use larder_segment::{Segment, SegmentError};
 use larder_space::format::limits::{AG_BLOCKS, BLOCK_BYTES, HELD_BACK_DIVISOR};
 use larder_space::format::{CommitSeq, Extent, SegmentIndex};
 use larder_space::{Placement, Purpose, Reservation, Target};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 /// Segments grow by a quarter, at least 64 MiB and at most 1 GiB at a time.
 const GROW_BLOCKS_MIN: u64 = (64 << 20) / BLOCK_BYTES;
@@ -29,17 +30,6 @@ const GROW_BLOCKS_MAX: u64 = (1 << 30) / BLOCK_BYTES;
 /// Bytes that growing leaves to the catalog on the host's filesystem, with those that its log has
 /// already taken.
 const HOST_MARGIN_BYTES: u64 = 64 << 20;
-
-/// Growth of a segment.
-#[derive(Default)]
-pub(crate) struct Growth {
-    one_at_a_time: Mutex<()>,
-    /// What the host had and the segments were, bytes, before the growth that is under way.
-    pub begun_at: Mutex<Option<(u64, u64)>>,
-    /// How long a segment has become without the turn; not in the free set yet, unless the turn was
-    /// away meanwhile.
-    ahead: Mutex<Option<(SegmentIndex, u64)>>,
-}
 
 /// A growth that the capacity and the host allow.
 struct Plan {
@@ -327,14 +317,34 @@ impl Engine {
     }
 
     /// Turns `blocks` of a promise into extents for a grant: of what was gained for it, as far as
-    /// it is free.
+    /// it is free. Uses the promise up; where it fails all of it is given back.
     pub(crate) fn allocate_for_grant(
+        &self,
+        mut promise: Reservation,
+        blocks: u64,
+        gained: Option<Gained>,
+    ) -> Result<Vec<Extent>> {
+        let mut extents = Vec::new();
+        let taken = self.take_for_grant(&mut promise, blocks, gained, &mut extents);
+        let mut room = self.lock_room();
+        room.space.forfeit(promise);
+        match taken {
+            Ok(()) => Ok(extents),
+            Err(error) => {
+                give_back(&mut room.space, &extents);
+                Err(error)
+            }
+        }
+    }
+
+    fn take_for_grant(
         &self,
         promise: &mut Reservation,
         blocks: u64,
         gained: Option<Gained>,
-    ) -> Result<Vec<Extent>> {
-        let (mut extents, mut left) = (Vec::new(), blocks);
+        extents: &mut Vec<Extent>,
+    ) -> Result<()> {
+        let mut left = blocks;
         if let Some(gained) = gained {
             let mut at = gained.from;
             let to = gained.to.min(gained.from + blocks);
@@ -357,6 +367,6 @@ impl Engine {
         if left > 0 {
             extents.extend(self.allocate_extents(promise, left, Placement::Known)?);
         }
-        Ok(extents)
+        Ok(())
     }
 }

@@ -18,14 +18,13 @@
 use crate::engine::{Engine, lock};
 use crate::{Error, ErrorKind, Result};
 use larder_catalog::CATALOG_FILE;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// The reserve, bytes; ...
 const RESERVE_BYTES_MIN: u64 = 16 << 20;
 /// ... and what the catalog uses, but no more than this: what is deleted may stay in the history,
-/// and a prune of that is one commit, which writes every page that it changes to the log.
+/// whose rows are new ones.
 const RESERVE_CATALOG_BYTES_MAX: u64 = 256 << 20;
 /// Where the host has less than so many reserves, it has little.
 const LITTLE_RESERVES: u64 = 2;
@@ -38,15 +37,6 @@ const LOOK_PAUSE: Duration = Duration::from_millis(20);
 pub(crate) const UNMEASURED: &str = "the filesystem that holds the database reports a size of 0 \
     blocks, so that nobody \
      knows what room it has; move the database to one that tells ('df' shows it)";
-
-/// What was found at the last look.
-#[derive(Default)]
-pub(crate) struct HostRoom {
-    operations: AtomicU32,
-    looked: Mutex<Option<Instant>>,
-    is_short: AtomicBool,
-    has_little: AtomicBool,
-}
 
 impl Engine {
     /// Refuses what makes the catalog longer while the host has no more than the reserve

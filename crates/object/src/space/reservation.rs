@@ -15,7 +15,8 @@
 //! need a commit.
 
 use crate::engine::{Engine, lock};
-use crate::txn::workspace::SEGMENT_BLOCKS;
+use crate::session::workspace::SEGMENT_BLOCKS;
+use crate::space::Room;
 use crate::{Error, ErrorKind, Result};
 use larder_catalog::{ChangeSet, CommitOutcome, Cuts};
 use larder_space::format::{CommitSeq, Extent, SegmentIndex};
@@ -30,22 +31,6 @@ const RECLAIM_COMMITS_MAX: u32 = 3;
 /// How often, and how long each time, a full database waits for other sessions' pins.
 const PIN_WAITS_MAX: u32 = 40;
 const PIN_WAIT: Duration = Duration::from_millis(25);
-
-/// The free set.
-#[derive(Default)]
-pub(crate) struct Room {
-    pub space: Space,
-    /// Places taken for moves that no group has yet: their AGs must stay loaded (`ROOM-1`).
-    pub taken_count: u32,
-    /// The commit up to which the free set is known; `None` before the first load.
-    synced: Option<CommitSeq>,
-    /// A commit whose retired rows wait for their reclaim, the oldest that is remembered; `None`:
-    /// only the catalog knows. Forgotten with the turn: others may reclaim then.
-    pub oldest_retired: Option<CommitSeq>,
-    /// Places that content was moved away from while history is kept, and by which commit, oldest
-    /// first (`HISTORY-5`). Forgotten with the process: then they go with the retention.
-    pub moved_away: Vec<(Extent, CommitSeq)>,
-}
 
 impl Room {
     /// Whether this session has changed something yet, and so knows the free set.
@@ -232,7 +217,7 @@ impl Engine {
             room.space.settle();
         }
         room.synced = Some(outcome.seq);
-        let horizon = set.reclaim_horizon.as_ref().map(Cuts::base);
+        let horizon = outcome.reclaim_horizon.as_ref().map(Cuts::base);
         room.oldest_retired = room.oldest_retired.filter(|&seq| horizon < Some(seq));
         if !set.retired.is_empty() {
             room.oldest_retired.get_or_insert(outcome.seq);
@@ -250,6 +235,7 @@ impl Engine {
         let purpose = self.purpose(purpose);
         let mut commits_left = RECLAIM_COMMITS_MAX;
         let mut waits_left = PIN_WAITS_MAX;
+        let has_enough = || self.lock_room().space.available_blocks(purpose) >= blocks;
         loop {
             let refused = match self.lock_room().space.reserve(blocks, purpose) {
                 Ok(promise) => return Ok(promise),
@@ -258,7 +244,7 @@ impl Engine {
             let presses_first = commits_left > 0 && self.is_history_large(); // TIME-7
             if presses_first && self.private.is_none() && self.press_history(blocks)? {
                 commits_left -= 1;
-                self.commit_now()?;
+                self.commit_steps(has_enough)?;
                 continue;
             }
             if self.grow(blocks)? {
@@ -272,7 +258,7 @@ impl Engine {
             }
             if commits_left > 0 && self.wants_reclaim()? {
                 commits_left -= 1;
-                self.commit_now()?;
+                self.commit_steps(has_enough)?;
                 continue;
             }
             let has_orphans = self.may_have_orphans.load(Ordering::SeqCst);
@@ -280,7 +266,7 @@ impl Engine {
                 // Other sessions need a tick to let go of what was just deleted.
                 waits_left -= 1;
                 std::thread::sleep(PIN_WAIT);
-                self.commit_now()?;
+                self.commit_steps(has_enough)?;
                 continue;
             }
             self.require_measured_host()?;

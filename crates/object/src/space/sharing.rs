@@ -36,45 +36,22 @@
 //! have a further holder then, in the same group or an earlier one than the change.
 
 use crate::engine::{Edit, Engine, lock};
-use crate::space::reservation::Room;
+use crate::space::{Room, Young};
 use crate::view::View;
 use crate::view::extent_map::Mapped;
-use crate::view::node::{Node, NodeState};
-use crate::write::edit::require_alive;
+use crate::view::node::{Node, NodeState, require_alive};
 use crate::write::guard::step;
 use crate::{Error, ErrorKind, Result};
 use larder_catalog::{CommitOutcome, Held, MapShare, Sharing};
 use larder_space::format::limits::{BLOCK_BYTES, FILE_BYTES_MAX, MAP_PAGE_BLOCKS};
-use larder_space::format::{CommitSeq, Extent, FileKind, Ino, SegmentIndex, StoreId};
-use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use larder_space::format::{CommitSeq, Extent, FileKind, Ino, StoreId};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 mod past;
 
 /// Mapped blocks that are shared in one step at most (1 GiB).
 const STEP_BLOCKS: u64 = (1 << 30) / BLOCK_BYTES;
-
-/// What the engine knows of extents with several holders.
-#[derive(Default)]
-pub(crate) struct Shares {
-    /// There may be some.
-    may_be: AtomicBool,
-    young: Mutex<Young>,
-}
-
-/// What is young. A clone of a tree makes as many as it has files, so nothing here looks at all of
-/// them.
-#[derive(Default)]
-struct Young {
-    by_holder: HashMap<(StoreId, Ino), Places>,
-    /// All these places, and some that were among them: by start, where they end. None touch.
-    covered: BTreeMap<(SegmentIndex, u64), u64>,
-}
-
-/// What one holder has taken over: by start, where it ends, and in which group. None overlap, since
-/// a file may have very many, each of which is looked for.
-type Places = BTreeMap<(SegmentIndex, u64), (u64, u64)>;
 
 impl Young {
     /// No group is older than those before. O(log young).
@@ -434,7 +411,7 @@ impl Engine {
             return Ok(0);
         }
         step("ask the rules")?;
-        self.ask_content(to, state, size.max(end))?;
+        self.ask_content(to, state, size.max(end), None)?;
         let first = to_offset / BLOCK_BYTES;
         let stop = first + offer.block_count;
         let source = self.map_source(to);
@@ -459,7 +436,7 @@ impl Engine {
             state.row.block_count += run.extent.block_count;
         }
         state.row.size_bytes = size.max(end);
-        self.touch_content(to, state);
+        self.touch_content(to, state, None);
         self.note_pages((from, from_offset / BLOCK_BYTES), (to, first), offer);
         Ok(bytes)
     }
@@ -600,6 +577,7 @@ fn broken_map(node: &Node) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use larder_space::format::SegmentIndex;
 
     /// Looked for one by one in a list of all they would take minutes.
     #[test]

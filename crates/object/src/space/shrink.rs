@@ -17,10 +17,10 @@
 //!   or retired, reaches behind the new end.
 
 use crate::engine::{Engine, lock};
-use crate::report::ShrinkReport;
+use crate::session::workspace::NO_MOVES;
+use crate::space::ShrinkReport;
 use crate::space::compact::{MoveLimits, Moved, is_survivable};
 use crate::space::grow::kept_ahead;
-use crate::txn::workspace::NO_MOVES;
 use crate::{Error, ErrorKind, Result};
 use larder_catalog::{ExtentRow, GRANTS};
 use larder_space::format::limits::{AG_BLOCKS, BLOCK_BYTES, HELD_BACK_DIVISOR};

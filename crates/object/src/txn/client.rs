@@ -24,7 +24,9 @@ use crate::engine::{Engine, lock};
 use crate::history::{GROWN_BLOCKS_MIN, PRESS_DIVISOR};
 use crate::session::writer_lock::Turn;
 use crate::{Error, ErrorKind, Result};
-use larder_catalog::{Catalog, CatalogOptions, ChangeSet, ClientHandle, ClientLocks};
+use larder_catalog::{
+    Catalog, CatalogOptions, ChangeSet, CheckpointKind, ClientHandle, ClientLocks,
+};
 use larder_space::format::CommitSeq;
 use larder_space::format::limits::{BLOCK_BYTES, HELD_BACK_DIVISOR};
 use std::path::{Path, PathBuf};
@@ -322,10 +324,17 @@ impl Engine {
                 ..ChangeSet::default()
             };
             let _one_at_a_time = self.commit_lock.lock();
-            let Some(outcome) = self.catalog.commit_if_free(&set)? else {
-                return Ok(());
-            };
-            kept = outcome.reclaim_horizon.unwrap_or(kept);
+            loop {
+                let Some(outcome) = self.catalog.commit_if_free(&set)? else {
+                    return Ok(());
+                };
+                kept = outcome.reclaim_horizon.unwrap_or(kept);
+                // The next tick goes on, where others wait.
+                if !outcome.has_more || self.turn.is_wanted() {
+                    break;
+                }
+                self.catalog.checkpoint(CheckpointKind::Passive)?; // TIME-9
+            }
             if horizon.kept.passes(&kept) {
                 self.look_anew(); // Or the next one would wish for the same.
             }

@@ -1,14 +1,16 @@
 //! Long transactions: beginning and ending them, and the engine on a workspace. Words and
 //! invariants: see `workspace`.
 
-use crate::engine::{Edit, Engine, lock, open_directory};
+use crate::engine::{Edit, Engine, lock};
 use crate::error::io_error;
+use crate::session::open_directory;
 use crate::session::options::EngineOptions;
-use crate::space::reservation::{Room, corrupt};
-use crate::txn::workspace::{
+use crate::session::workspace::{
     DIRECTORY, SEGMENT_BLOCKS, Sealing, canonical, directory_of, find_length, is_abandoned,
-    make_directory, name_of, remove_directory, seal, try_seal,
+    make_directory, name_of, remove_directory, seal, seal_if_idle, try_seal,
 };
+use crate::space::Room;
+use crate::space::reservation::corrupt;
 use crate::view::View;
 use crate::{Error, ErrorKind, Result};
 use larder_catalog::{Conflict, GRANTS, InoRange, Merged, SegmentRow, TransactionRow};
@@ -496,7 +498,7 @@ impl Engine {
             if !is_abandoned(&self.session.directory, row) {
                 continue;
             }
-            let Sealing::Sealed(seal) = try_seal(&self.session.directory, row.id)? else {
+            let Sealing::Sealed(seal) = seal_if_idle(&self.session.directory, row.id)? else {
                 continue; // A program that it started lives on.
             };
             let seq = self.catalog.end_transaction(row.id, self.now_ns())?;
@@ -508,7 +510,7 @@ impl Engine {
             .iter()
             .filter(|id| !open.iter().any(|row| row.id == **id))
         {
-            if let Sealing::Sealed(seal) = try_seal(&self.session.directory, *id)? {
+            if let Sealing::Sealed(seal) = seal_if_idle(&self.session.directory, *id)? {
                 remove_directory(&self.session.directory, *id, seal)?;
             }
         }
@@ -545,12 +547,12 @@ fn grant(
             None => promise_of(engine, least, Purpose::Ordinary)?,
             found => found,
         };
-        let Some((mut promise, blocks)) = found else {
+        let Some((promise, blocks)) = found else {
             return Ok(None);
         };
         let extents = {
             let _no_commit = engine.commit_lock.lock();
-            engine.allocate_for_grant(&mut promise, blocks, gained)?
+            engine.allocate_for_grant(promise, blocks, gained)?
         };
         let granted = extents.iter().map(|extent| (*extent, GRANTS, Ino(id)));
         lock(&engine.group).allocated.extend(granted);

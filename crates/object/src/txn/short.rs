@@ -40,33 +40,22 @@
 mod conflicts;
 mod ending;
 
-use conflicts::Left;
 use ending::refuse_while_staging;
 pub use ending::{Ended, Staging, WriterTicket};
 
 use crate::commit::group::Group;
-use crate::engine::{Engine, NO_SCHEMA, lock};
-use crate::session::pins::Place;
+use crate::engine::{Engine, NO_SCHEMA, Private, lock};
 use crate::session::writer_lock::Turn;
-use crate::space::reservation::Room;
+use crate::space::Room;
+use crate::txn::{Savepoint, Stage, State};
 use crate::view::node::Content;
 use crate::{Error, ErrorKind, Result};
 use larder_catalog::{Catalog, LogFlush};
 use larder_space::format::{Ino, SegmentIndex, StoreId};
-use std::collections::{BTreeSet, HashSet};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-
-/// What a private engine has beside the parts of every engine.
-pub(crate) struct Private {
-    pub(crate) host: Arc<Engine>,
-    pub(crate) state: Mutex<State>,
-    /// Segments that were written to and not flushed (`PRIVATE-2`).
-    written: Mutex<BTreeSet<SegmentIndex>>,
-    /// Blocks that the transaction has logged (`log_inlined`).
-    logged_blocks: AtomicU64,
-}
 
 impl Private {
     /// How much more of `blocks_max` the transaction may log: nothing when it has to flush a
@@ -83,40 +72,6 @@ impl Private {
         self.logged_blocks.fetch_add(blocks, Ordering::Relaxed);
     }
 }
-
-#[derive(Default)]
-pub(crate) struct State {
-    stage: Stage,
-    /// In the host's pins.
-    pub(crate) pin: Option<Place>,
-    /// In the queue of the host's writers, or at its head.
-    is_writer: bool,
-    held_since: Option<Instant>,
-    /// Directories whose attributes or entries were read, and not only names in them.
-    told: HashSet<(StoreId, Ino)>,
-    /// Those that are set, oldest first.
-    savepoints: Vec<Savepoint>,
-    /// Files that the session writes beside this transaction for it.
-    staging_count: Arc<AtomicU32>,
-    /// While it waits for others: what it has read.
-    left: Option<Left>,
-    /// What is in memory is of the last snapshot.
-    pub(crate) is_known: bool,
-    /// What the transaction has read is of no snapshot any more: nothing but its end is left.
-    is_lost: bool,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-enum Stage {
-    #[default]
-    Idle,
-    Reading,
-    Writing,
-}
-
-/// A moment in a transaction to go back to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Savepoint(u64);
 
 impl Private {
     /// A client's transaction is going to be changed: what was read before counts no more.

@@ -12,7 +12,6 @@
 //!   [`CACHE_BYTES_MAX`]; the background looks at that after each tick, and an engine that serves
 //!   transactions at the end of each.
 
-use crate::engine::Engine;
 use crate::view::node::{Names, Node, NodeState};
 use larder_space::format::{Ino, Name, StoreId};
 use std::collections::HashMap;
@@ -22,7 +21,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 /// What nodes keep of the catalog at most, bytes; and how much stays when that is exceeded.
 pub(crate) const CACHE_BYTES_MAX: u64 = 64 << 20;
-const CACHE_BYTES_KEPT: u64 = CACHE_BYTES_MAX / 4 * 3;
+pub(super) const CACHE_BYTES_KEPT: u64 = CACHE_BYTES_MAX / 4 * 3;
 /// A node without names and map, roughly, bytes.
 const NODE_BYTES: u64 = 800;
 /// A name beside its own bytes, roughly, bytes.
@@ -61,9 +60,9 @@ impl Hasher for IdHasher {
 pub(crate) struct NodeCache {
     nodes: RwLock<HashMap<Key, Arc<Node>, BuildHasherDefault<IdHasher>>>,
     /// What the nodes keep, bytes.
-    bytes: AtomicU64,
+    pub(super) bytes: AtomicU64,
     /// Counts sweeps and ticks: nodes note it when they are used.
-    clock: AtomicU64,
+    pub(super) clock: AtomicU64,
 }
 
 impl NodeCache {
@@ -200,7 +199,7 @@ fn name_bytes(name: &Name) -> u64 {
 impl NodeCache {
     /// Forgets idle nodes, the least recently used first, until the rest keeps `bytes_kept`
     /// (`CACHE-2`). Nobody uses the cache meanwhile.
-    fn shrink(&self, bytes_kept: u64) {
+    pub(super) fn shrink(&self, bytes_kept: u64) {
         let mut nodes = self.nodes.write().unwrap_or_else(PoisonError::into_inner);
         let mut idle: Vec<(u64, Key)> = nodes
             .iter()
@@ -248,22 +247,10 @@ impl NodeCache {
     }
 }
 
-impl Engine {
-    /// Forgets idle nodes when they keep too much (`CACHE-2`).
-    pub(crate) fn shrink_cache(&self) {
-        self.cache.clock.fetch_add(1, Ordering::Relaxed);
-        if self.cache.bytes.load(Ordering::Relaxed) <= CACHE_BYTES_MAX {
-            return;
-        }
-        let _gate = self.close_gate();
-        let _names = self.write_names();
-        self.cache.shrink(CACHE_BYTES_KEPT);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::Engine;
     use larder_catalog::InodeRow;
     use larder_space::format::FileKind;
 

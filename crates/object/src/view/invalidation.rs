@@ -20,46 +20,17 @@
 
 use crate::Result;
 use crate::engine::{Engine, lock};
-use crate::view::View;
+use crate::view::cache::{CACHE_BYTES_KEPT, CACHE_BYTES_MAX};
 use crate::view::node::Node;
-use larder_catalog::Mark;
+use crate::view::{Foreign, ForeignChange, ForeignObserver, View};
 use larder_space::format::{Ino, StoreId};
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Rows of the history that a look reads at most: 5 ms; dropping everything costs less than reading
 /// more of them.
 const LOOK_ROWS_MAX: usize = 4096;
-
-/// What another session or an SQL client may have changed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ForeignChange {
-    /// Anything.
-    Everything,
-    /// These inodes at most, their content, names in them and their attributes, as every store that
-    /// shows them; and what no inode has, such as the names of snapshots.
-    Inodes(Vec<(StoreId, Ino)>),
-}
-
-/// Who is told.
-pub type ForeignObserver = Box<dyn Fn(&ForeignChange) + Send + Sync>;
-
-/// What a session knows of the commits of others.
-#[derive(Default)]
-pub(crate) struct Foreign {
-    observers: Mutex<Vec<ForeignObserver>>,
-    /// Where the last look ended.
-    mark: Mutex<Option<Mark>>,
-    /// The catalog's generation that the last look that ended has seen; 0: none has.
-    generation: AtomicU64,
-    /// Counts drops.
-    epoch: AtomicU64,
-    /// Looks that knew, that did not, and inodes in memory that were dropped or marked.
-    pub exact_count: AtomicU64,
-    pub whole_count: AtomicU64,
-    pub dropped_count: AtomicU64,
-}
 
 impl Foreign {
     /// Before something is read from the catalog that will be remembered.
@@ -275,5 +246,18 @@ impl Engine {
             }
         }
         Ok(())
+    }
+}
+
+impl Engine {
+    /// Forgets idle nodes when they keep too much (`CACHE-2`).
+    pub(crate) fn shrink_cache(&self) {
+        self.cache.clock.fetch_add(1, Ordering::Relaxed);
+        if self.cache.bytes.load(Ordering::Relaxed) <= CACHE_BYTES_MAX {
+            return;
+        }
+        let _gate = self.close_gate();
+        let _names = self.write_names();
+        self.cache.shrink(CACHE_BYTES_KEPT);
     }
 }

@@ -9,7 +9,7 @@ use crate::Result;
 use crate::view::View;
 use crate::view::entries::Target;
 use crate::view::node::Node;
-use crate::write::namespace::require_directory;
+use crate::view::node::require_directory;
 use larder_catalog::{DirentRow, InodeRow, dirent_order};
 use larder_space::format::Name;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! Looking at names and attributes, in memory in front of the catalog.
 
 use crate::view::View;
+use crate::view::node::require_directory;
 use crate::view::node::{Node, NodeState};
-use crate::write::namespace::require_directory;
 use crate::{Error, ErrorKind, Result};
 use larder_catalog::{ContentRow, InodeRow};
 use larder_space::format::limits::BLOCK_BYTES;

@@ -21,15 +21,15 @@
 //!
 //! Lock order: see the crate's header. At most one node is locked at a time.
 
-use crate::commit::redo_rows::{Applied, Patches};
-use crate::commit::refused::Unreported;
+use crate::error::{Error, ErrorKind, Result};
 use crate::view::entries::EntryDeltas;
 use crate::view::extent_map::ExtentMap;
 use crate::view::pieces::Pieces;
+use crate::view::redo_rows::{Applied, Patches};
 use crate::write::gather::Gather;
 use larder_catalog::{AttrMask, InodeRow};
-use larder_space::Reservation;
 use larder_space::format::{Extent, FileKind, Ino, Name, StoreId};
+use larder_space::{Reservation, StreamId};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
@@ -296,4 +296,36 @@ impl NodeState {
             && self.content.frozen.is_none()
             && self.entries.is_empty()
     }
+}
+
+/// Why something of an inode was taken out, until its file's next sync and close have said so.
+#[derive(Debug, Clone)]
+pub(crate) struct Unreported {
+    pub why: String,
+    pub by_sync: bool,
+    pub by_close: bool,
+}
+
+/// Refuses what was removed.
+pub(crate) fn require_alive(state: &NodeState) -> Result<()> {
+    if state.is_deleted {
+        return Err(Error::new(
+            ErrorKind::NotFound,
+            "the file was removed by another session; open it again",
+        ));
+    }
+    Ok(())
+}
+
+/// The stream of an object's appends.
+pub(crate) fn stream_of(node: &Node) -> StreamId {
+    StreamId((u64::from(node.store.0) << 48) | node.ino.0)
+}
+
+/// Refuses what has no entries.
+pub(crate) fn require_directory(state: &NodeState) -> Result<()> {
+    if state.row.kind == FileKind::Directory {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::NotADirectory, "not a directory"))
 }

@@ -5,10 +5,9 @@
 //! pinned by `begin_read` (`SESSION-2`).
 
 use crate::view::extent_map::{MapSource, Mapped};
-use crate::view::node::{Node, NodeState};
+use crate::view::node::{Node, NodeState, require_alive};
 use crate::view::pieces::{Piece, Pieces};
 use crate::view::{Shown, View};
-use crate::write::edit::require_alive;
 use crate::{Error, ErrorKind, Result};
 use larder_segment::AlignedBuf;
 use larder_space::format::limits::BLOCK_BYTES;

@@ -2,22 +2,13 @@
 
 use crate::Result;
 use crate::engine::lock;
-use crate::view::{Shown, View};
+use crate::view::{ReadSet, Shown, View};
 use larder_space::format::{Ino, StoreId};
 use std::collections::HashMap;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
-
-/// What was read through the view of a transaction's snapshot.
-#[derive(Default)]
-pub(crate) struct ReadSet {
-    /// Rows were read by SQL; nobody knows which.
-    has_rows: AtomicBool,
-    /// Which columns the user had added to a store. A leaf lock.
-    columns: Mutex<HashMap<StoreId, Vec<String>>>,
-}
+use std::sync::atomic::Ordering;
 
 impl ReadSet {
+    /// Whether rows were read by SQL.
     pub fn has_rows(&self) -> bool {
         self.has_rows.load(Ordering::SeqCst)
     }

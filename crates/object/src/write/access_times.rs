@@ -18,7 +18,7 @@ use crate::engine::{Engine, lock};
 use crate::view::node::Node;
 use larder_catalog::InodeRow;
 use larder_space::format::FileKind;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long an idle database stays idle.
@@ -57,19 +57,6 @@ impl AccessRule {
             }
         }
     }
-}
-
-/// What waits to be written.
-#[derive(Default)]
-pub(crate) struct AccessTimes(Mutex<Waiting>);
-
-#[derive(Default)]
-struct Waiting {
-    nodes: Vec<Arc<Node>>,
-    /// When the first of them came.
-    since: Option<Instant>,
-    /// Somebody else was writing, or was not to be disturbed: not before that.
-    rest_until: Option<Instant>,
 }
 
 impl Engine {

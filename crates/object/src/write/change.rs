@@ -19,12 +19,12 @@
 
 use crate::Result;
 use crate::engine::{Edit, Engine, lock};
-use crate::view::node::{Node, NodeState};
-use crate::write::edit::{Promise, require_alive};
+use crate::view::node::{Node, NodeState, require_alive};
+use crate::write::RowEdit;
 use crate::write::guard::step;
 use larder_catalog::{AttrMask, InodeRow};
-use larder_space::Purpose;
 use larder_space::format::limits::BLOCK_BYTES;
+use larder_space::{Purpose, Reservation};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, RwLockReadGuard};
 
@@ -114,20 +114,34 @@ impl Engine {
 impl ContentGuard<'_> {
     /// Asks the user's rules about the change, after which the file has `size_bytes`.
     pub fn ask(&self, size_bytes: u64) -> Result<()> {
+        self.ask_with(size_bytes, None)
+    }
+
+    /// The same of a change that sets attributes too.
+    pub fn ask_with(&self, size_bytes: u64, with: Option<&RowEdit<'_>>) -> Result<()> {
         step("ask the rules")?;
         require_alive(&self.state)?;
-        (self.engine).ask_content(self.node, &self.state, size_bytes)
+        (self.engine).ask_content(self.node, &self.state, size_bytes, with)
     }
 
     /// Ends the change: the file has `size_bytes`, and it is in the open group.
-    pub fn commit(mut self, size_bytes: u64) {
+    pub fn commit(self, size_bytes: u64) {
+        self.commit_with(size_bytes, None);
+    }
+
+    /// The same of a change that sets attributes too; returns them all.
+    pub fn commit_with(mut self, size_bytes: u64, with: Option<&RowEdit<'_>>) -> InodeRow {
         self.is_over = true;
         self.state.row.size_bytes = size_bytes;
         let state = &mut *self.state;
         if let Some(pieces) = state.content.pieces.as_mut() {
             pieces.note_before(false);
         }
-        self.engine.touch_content(self.node, state);
+        if with.is_some_and(|with| with.mask.atime) {
+            state.accessed_ns = None; // ATIME-2
+        }
+        self.engine.touch_content(self.node, state, with);
+        state.row.clone()
     }
 
     /// What precedes the edit of a list of pieces that may fail on its way: it is taken back then.
@@ -215,6 +229,33 @@ impl Drop for ContentGuard<'_> {
     fn drop(&mut self) {
         if !self.is_over {
             self.take_back();
+        }
+    }
+}
+
+/// A promise that gives itself back.
+pub(crate) struct Promise<'e> {
+    pub(super) engine: &'e Engine,
+    pub(super) reservation: Option<Reservation>,
+}
+
+impl Promise<'_> {
+    /// Moves `blocks` of the promise to `to`.
+    pub(crate) fn give(&mut self, blocks: u64, to: &mut Option<Reservation>) {
+        if let Some(mine) = self.reservation.as_mut().filter(|_| blocks > 0) {
+            let part = mine.split(blocks);
+            match to {
+                Some(theirs) => theirs.merge(part),
+                None => *to = Some(part),
+            }
+        }
+    }
+}
+
+impl Drop for Promise<'_> {
+    fn drop(&mut self) {
+        if let Some(reservation) = self.reservation.take() {
+            self.engine.lock_room().space.forfeit(reservation);
         }
     }
 }

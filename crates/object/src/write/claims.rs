@@ -16,9 +16,9 @@
 
 use crate::Result;
 use crate::engine::{Engine, lock};
+use crate::write::Claims;
 use crate::write::gather;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -28,15 +28,6 @@ const COMMITS_MAX: u32 = 16;
 const PATIENCE: Duration = Duration::from_millis(20);
 /// How often who waits for them looks again.
 const LOOK: Duration = Duration::from_micros(100);
-
-/// All claims of a session.
-#[derive(Default)]
-pub(crate) struct Claims {
-    bytes: AtomicU64,
-    /// Held by the one that waits longest.
-    first: Mutex<()>,
-    waiting_count: AtomicU32,
-}
 
 /// Memory that a change may take.
 pub(crate) struct Claim<'e> {

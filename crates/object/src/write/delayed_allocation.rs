@@ -31,9 +31,9 @@
 //! take ([`STREAM_BYTES_PER_US`]); so this stays rare.
 
 use crate::Result;
-use crate::commit::place::ContentFlush;
 use crate::engine::{Engine, lock};
 use crate::view::node::{Content, Node, NodeState};
+use crate::write::frozen::{ContentFlush, Fate};
 use crate::write::gather::Gather;
 use larder_space::Purpose;
 use larder_space::format::limits::BLOCK_BYTES;
@@ -55,15 +55,6 @@ pub(crate) const PATIENCE_WITH_STREAMS: Duration = Duration::from_millis(500);
 const EAGER_BYTES: u64 = 32 << 20;
 /// Groups with more nodes than this have little to gain by waiting.
 const NODES_MAX: usize = 256;
-
-/// What is known of the length of what is flushed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Fate {
-    /// The final length: one place for all of it. So are parts of an object that exists already.
-    Known,
-    /// It may go on where it ends, up to this length if one was announced, blocks.
-    Stream(Option<u64>),
-}
 
 impl Engine {
     /// Most blocks that an object may have to be gathered whole.

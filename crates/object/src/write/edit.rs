@@ -8,47 +8,22 @@
 //!   nobody has vouched for the new content.
 
 use crate::engine::{Edit, Engine, lock};
-use crate::view::node::{Node, NodeState};
-use crate::write::change::{ContentGuard, Wait};
+use crate::view::node::{Node, NodeState, require_alive, stream_of};
+use crate::write::RowEdit;
+use crate::write::change::{ContentGuard, Promise, Wait};
 use crate::write::gather::Gather;
 use crate::write::guard::step;
 use crate::{Error, ErrorKind, Result};
+use larder_catalog::InodeRow;
+use larder_space::Purpose;
 use larder_space::format::limits::{BLOCK_BYTES, FILE_BYTES_MAX};
 use larder_space::format::{Extent, FileKind};
-use larder_space::{Purpose, Reservation, StreamId};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 const BLOCK: usize = BLOCK_BYTES as usize;
 /// The rights that a program file gives to who runs it (`capabilities(7)`).
 pub const CAPABILITY_XATTR: &[u8] = b"security.capability";
-
-/// A promise that gives itself back.
-pub(crate) struct Promise<'e> {
-    engine: &'e Engine,
-    reservation: Option<Reservation>,
-}
-
-impl Promise<'_> {
-    /// Moves `blocks` of the promise to `to`.
-    pub(crate) fn give(&mut self, blocks: u64, to: &mut Option<Reservation>) {
-        if let Some(mine) = self.reservation.as_mut().filter(|_| blocks > 0) {
-            let part = mine.split(blocks);
-            match to {
-                Some(theirs) => theirs.merge(part),
-                None => *to = Some(part),
-            }
-        }
-    }
-}
-
-impl Drop for Promise<'_> {
-    fn drop(&mut self) {
-        if let Some(reservation) = self.reservation.take() {
-            self.engine.lock_room().space.forfeit(reservation);
-        }
-    }
-}
 
 /// What is zeroed of a base: whole blocks, and the edges beside them as they will be.
 pub(crate) struct Zeroing {
@@ -207,6 +182,16 @@ impl Engine {
 
     /// Sets the logical length.
     pub fn truncate(&self, node: &Arc<Node>, size_bytes: u64) -> Result<()> {
+        self.truncate_with(node, size_bytes, None).map(drop)
+    }
+
+    /// The same with attributes: all of it, or nothing.
+    pub fn truncate_with(
+        &self,
+        node: &Arc<Node>,
+        size_bytes: u64,
+        with: Option<&RowEdit<'_>>,
+    ) -> Result<InodeRow> {
         if size_bytes > FILE_BYTES_MAX {
             return Err(too_large());
         }
@@ -216,16 +201,15 @@ impl Engine {
         let mut change = self.content_guard(node, promised, Wait::UntilThawed)?;
         if change.state.content.pieces.is_some() {
             drop(change);
-            return self.truncate_pieces(node, size_bytes);
+            return self.truncate_pieces(node, size_bytes, with);
         }
-        change.ask(size_bytes)?;
+        change.ask_with(size_bytes, with)?;
         if size_bytes < change.state.row.size_bytes {
             let shrinking = self.plan_shrink(node, &mut change.state, size_bytes)?;
             let state = &mut *change.state;
             self.shrink(node, state, &mut change.promise, &shrinking);
         }
-        change.commit(size_bytes);
-        Ok(())
+        Ok(change.commit_with(size_bytes, with))
     }
 
     /// Loads and reads what [`Engine::shrink`] needs. Changes nothing.
@@ -521,8 +505,13 @@ impl Engine {
         self.load_xattrs(node, state)
     }
 
-    /// Notes a change of content: length, times, the dirty list.
-    pub(crate) fn touch_content(&self, node: &Arc<Node>, state: &mut NodeState) {
+    /// Notes a change of content: length, times, the dirty list; and attributes that come with it.
+    pub(crate) fn touch_content(
+        &self,
+        node: &Arc<Node>,
+        state: &mut NodeState,
+        with: Option<&RowEdit<'_>>,
+    ) {
         let now_ns = self.now_ns();
         debug_assert!(state.xattrs.is_some(), "EDIT-3");
         state.drop_xattr(CAPABILITY_XATTR);
@@ -531,6 +520,10 @@ impl Engine {
         state.mask.size = true;
         state.mask.mtime = true;
         state.mask.ctime = true;
+        if let Some(with) = with {
+            (with.edit)(&mut state.row, now_ns);
+            state.mask = state.mask | with.mask;
+        }
         self.mark_dirty(node, state);
     }
 
@@ -556,11 +549,6 @@ impl Engine {
     }
 }
 
-/// The stream of an object's appends.
-pub(crate) fn stream_of(node: &Node) -> StreamId {
-    StreamId((u64::from(node.store.0) << 48) | node.ino.0)
-}
-
 /// How many blocks a write can make dirty, at most; where an append begins is not known yet.
 pub(crate) fn blocks_touched(offset: Option<u64>, len_bytes: u64) -> u64 {
     match offset {
@@ -571,16 +559,6 @@ pub(crate) fn blocks_touched(offset: Option<u64>, len_bytes: u64) -> u64 {
         }
         None => len_bytes / BLOCK_BYTES + 3,
     }
-}
-
-pub(crate) fn require_alive(state: &NodeState) -> Result<()> {
-    if state.is_deleted {
-        return Err(Error::new(
-            ErrorKind::NotFound,
-            "the file was removed by another session; open it again",
-        ));
-    }
-    Ok(())
 }
 
 pub(crate) fn too_large() -> Error {

@@ -24,14 +24,12 @@
 //!   answered, as a whole, behind what the group has answered and not committed (`rules`). *Guard*:
 //!   [`WriteGuard::commit`].
 
+use crate::Result;
 use crate::engine::{Edit, Engine, lock};
-use crate::view::entries::EntryDelta;
 use crate::view::node::{Node, NodeState};
-use crate::write::rules::Asked;
-use crate::write::saves::Aside;
-use crate::{Error, ErrorKind, Result};
+use crate::write::{Asked, Undo};
 use larder_catalog::{AttrMask, InodeChange, InodeRow, Save};
-use larder_space::format::{Ino, Name, SessionId, StoreId};
+use larder_space::format::Ino;
 use std::cell::RefCell;
 use std::sync::{Arc, RwLockReadGuard, RwLockWriteGuard};
 
@@ -78,38 +76,6 @@ struct NodeBefore {
     /// How often it had been touched, and how often this operation has touched it.
     touch_count: u64,
     own_touch_count: u64,
-}
-
-/// What takes one step back.
-pub(crate) enum Undo {
-    /// An entry of a directory: what was not committed, and what was known of the name.
-    Entry {
-        dir: Arc<Node>,
-        name: Name,
-        before: Option<EntryDelta>,
-        known: Option<Option<Ino>>,
-    },
-    /// An extended attribute.
-    Xattr {
-        node: Arc<Node>,
-        name: Vec<u8>,
-        before: Option<Vec<u8>>,
-    },
-    OrphanAdded((StoreId, Ino), Option<SessionId>),
-    /// With its holders: it was an orphan of this group.
-    OrphanForgotten((StoreId, Ino), Vec<SessionId>),
-    OrphanAdopted((StoreId, Ino)),
-    /// It was in no group's list before; whether a holder left it.
-    OrphanAgain((StoreId, Ino), Option<SessionId>),
-    /// It lost its last name, and somebody may know it still.
-    Parting(Arc<Node>),
-    SaveAdded,
-    SaveMoved(usize, Ino),
-    FileIdAdded,
-    /// A file that was set aside is not.
-    AsideAdded(StoreId, Ino),
-    AsideTaken(Aside),
-    Revived,
 }
 
 impl Engine {
@@ -207,6 +173,21 @@ impl<'e> WriteGuard<'e> {
             if before.in_group || state.is_committing || state.is_fresh {
                 let row = InodeChange::Update(before.row.clone(), before.mask);
                 asked.before.push((store, row));
+            }
+        }
+        for step in &undo.steps {
+            match step {
+                Undo::Entry { dir, name, .. } if self.engine.is_constrained(dir.store) => {
+                    let target = dir.lock().entries.get(name).and_then(|delta| delta.target);
+                    let entry = (dir.store, dir.ino, name.clone(), target.map(|(ino, _)| ino));
+                    asked.entries.push(entry);
+                }
+                Undo::Xattr { node, name, .. } if self.engine.is_constrained(node.store) => {
+                    let state = node.lock();
+                    let value = state.xattrs.as_ref().and_then(|all| all.get(name)).cloned();
+                    (asked.xattrs).push((node.store, node.ino, name.clone(), value));
+                }
+                _ => {}
             }
         }
         undo.is_asked = true;
@@ -426,7 +407,7 @@ pub(crate) fn step(name: &'static str) -> Result<()> {
 /// Lets operations of this thread fail at a step (`GUARD-2`). Debug builds only.
 #[cfg(debug_assertions)]
 pub mod failpoints {
-    use super::{Error, ErrorKind, Result};
+    use crate::{Error, ErrorKind, Result};
     use std::cell::Cell;
 
     thread_local! {

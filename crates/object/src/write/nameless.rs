@@ -27,27 +27,10 @@
 use crate::Result;
 use crate::engine::{Edit, Engine, lock};
 use crate::view::node::{Node, NodeState};
+use crate::write::{Keeper, Nameless};
 use larder_space::format::{Ino, StoreId};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
-
-/// Who may know inodes that have no handle. Its locks are leaves: it is asked with an inode locked.
-pub trait Keeper: Send + Sync {
-    /// Whether it knows the inode.
-    fn knows(&self, store: StoreId, ino: Ino) -> bool;
-
-    /// The same; if so, [`Engine::let_go`] follows once it knows it no more. `by_others`: another
-    /// session took the last name, by which it may still know it.
-    fn keep(&self, store: StoreId, ino: Ino, by_others: bool) -> bool;
-}
-
-/// What an engine knows of keepers.
-#[derive(Default)]
-pub(crate) struct Nameless {
-    keeper: RwLock<Option<Weak<dyn Keeper>>>,
-    /// What keepers have let go, and nobody has looked at yet.
-    let_go: Mutex<Vec<(StoreId, Ino)>>,
-}
+use std::sync::{Arc, PoisonError, Weak};
 
 impl Nameless {
     fn keeper(&self) -> Option<Arc<dyn Keeper>> {

@@ -7,8 +7,9 @@
 use crate::engine::{Engine, lock};
 use crate::view::View;
 use crate::view::entries::EntryDelta;
-use crate::view::node::{Node, NodeState};
-use crate::write::guard::{Undo, WriteGuard};
+use crate::view::node::Node;
+use crate::write::Undo;
+use crate::write::guard::WriteGuard;
 use crate::{Error, ErrorKind, Result};
 use larder_catalog::{AttrMask, DirentRow, InodeRow, Save};
 use larder_space::format::{FileKind, Ino, Name, StoreId};
@@ -375,11 +376,4 @@ impl Engine {
         self.commit_now()?;
         Ok(self.catalog.set_user_column(store, ino, column, value)?)
     }
-}
-
-pub(crate) fn require_directory(state: &NodeState) -> Result<()> {
-    if state.row.kind == FileKind::Directory {
-        return Ok(());
-    }
-    Err(Error::new(ErrorKind::NotADirectory, "not a directory"))
 }

@@ -3,8 +3,9 @@
 use crate::Result;
 use crate::engine::Engine;
 use crate::view::node::Node;
+use crate::write::change::Promise;
 use crate::write::claims::Claim;
-use crate::write::edit::{Promise, too_large};
+use crate::write::edit::too_large;
 use crate::write::gather::Gather;
 use crate::write::guard::WriteGuard;
 use larder_space::Purpose;
@@ -114,7 +115,7 @@ impl WriteGuard<'_> {
         content.expected_bytes = size_bytes;
         promise.give(keep, &mut content.promise);
         state.row.size_bytes = size_bytes;
-        engine.touch_content(node, &mut state);
+        engine.touch_content(node, &mut state, None);
         drop(state);
         // The old content is gone.
         self.finish();

@@ -1,7 +1,7 @@
 //! Asking the user's rules about an operation before it is answered.
 //!
 //! # Words
-//! A *rule* is a trigger, CHECK, UNIQUE index or foreign key of the user's on a store's table.
+//! A *rule* is a trigger, CHECK, UNIQUE index or foreign key of the user's on a store's tables.
 //! *Pending* rows are those that the engine has answered and not committed, of stores with rules.
 //! To *ask* is to write rows behind the pending ones in a transaction that is taken back.
 //!
@@ -9,55 +9,32 @@
 //! * `CONSTRAINT-5` What the rules would refuse as they are, of the state that the session sees, is
 //!   refused at the operation: the program gets the error, and nothing is left of the operation
 //!   (`GUARD-2`). *Guard*: every operation in a store with rules asks, behind all that is pending.
-//!   What SQL adds later is found in the commit (`commit/refused`).
+//!   What SQL adds later is found in the commit (`commit/refused`), and so are rules on the tables
+//!   of content and extent maps, whose rows are made there.
 //!
 //! # Cost
 //! In a store without rules one look at a set. In a store with rules: a transaction without a flush
-//! for each operation, with a row for each of at most [`PENDING_MAX`] inodes that wait, 3 µs each;
-//! then they are committed.
+//! for each operation, with a row for each of at most [`PENDING_MAX`] inodes and names that wait,
+//! 3 µs each; then they are committed.
 
 use crate::engine::{Engine, lock};
 use crate::view::node::{Node, NodeState};
+use crate::write::{Asked, Pending, RowEdit, Rules};
 use crate::{Error, ErrorKind, Result};
-use larder_catalog::{AttrMask, CatalogError, ChangeSet, InodeChange, InodeRow, Save};
+use larder_catalog::{CatalogError, ChangeSet, InodeChange};
 use larder_space::format::{Ino, StoreId};
-use std::collections::{BTreeMap, HashSet};
-use std::sync::{Mutex, PoisonError};
+use std::collections::HashSet;
+use std::sync::PoisonError;
 
-/// Inodes that wait at most, of stores with rules.
-const PENDING_MAX: usize = 128;
-
-/// A row that is answered and not committed.
-struct Pending {
-    row: InodeRow,
-    mask: AttrMask,
-    is_deleted: bool,
-    generation: u64,
-}
-
-/// What is pending. A leaf lock.
-#[derive(Default)]
-pub(crate) struct Rules {
-    pending: Mutex<BTreeMap<(StoreId, Ino), Pending>>,
-}
-
-/// What the rules are asked about.
-#[derive(Default)]
-pub(crate) struct Asked {
-    /// The rows of an operation, as they are after it.
-    pub rows: Vec<(StoreId, InodeChange)>,
-    /// Those of them that wait for their commit already, as they were before it.
-    pub before: Vec<(StoreId, InodeChange)>,
-    /// The catalog may not know one of them.
-    pub is_unknown: bool,
-    /// What is saved.
-    pub saves: Vec<Save>,
-}
+/// Inodes and names that wait at most, of stores with rules.
+const PENDING_MAX: usize = 256;
 
 impl Rules {
     /// Whether so much is pending that it should be committed.
     pub fn is_full(&self) -> bool {
-        lock(&self.pending).len() >= PENDING_MAX
+        let pending = lock(&self.pending);
+        let rows: usize = pending.values().map(|one| 1 + one.entries.len()).sum();
+        rows >= PENDING_MAX
     }
 
     fn note(&self, node: &Node, state: &NodeState) {
@@ -73,6 +50,9 @@ impl Rules {
             mask: state.mask | before,
             is_deleted: state.is_deleted,
             generation: state.generation,
+            entries: (state.entries.iter())
+                .map(|(name, delta)| (name.clone(), delta.target.map(|(ino, _)| ino)))
+                .collect(),
         };
         pending.insert(id, one);
     }
@@ -108,8 +88,13 @@ impl Rules {
         }
     }
 
-    fn rows(&self) -> Vec<(StoreId, InodeChange)> {
+    fn rows(&self) -> ChangeSet {
         let pending = lock(&self.pending);
+        let names = pending.iter().flat_map(|(&(store, dir), one)| {
+            let names = one.entries.iter();
+            names.map(move |(name, target)| (store, dir, name.clone(), *target))
+        });
+        let dirents = names.collect();
         let (gone, made): (Vec<_>, Vec<_>) = pending.iter().partition(|(_, one)| one.is_deleted);
         let made = made
             .into_iter()
@@ -117,7 +102,11 @@ impl Rules {
         let gone = gone
             .into_iter()
             .map(|((store, ino), _)| (*store, InodeChange::Delete(*ino)));
-        made.chain(gone).collect()
+        ChangeSet {
+            inodes: made.chain(gone).collect(),
+            dirents,
+            ..ChangeSet::default()
+        }
     }
 }
 
@@ -157,34 +146,41 @@ impl Engine {
             saves: (asked.saves.into_iter())
                 .filter(|save| self.is_constrained(save.store))
                 .collect(),
+            dirents: asked.entries,
+            xattrs: asked.xattrs,
             ..ChangeSet::default()
         };
         let mut pending = self.rules.rows();
         let ids: HashSet<(StoreId, Ino)> = changes.inodes.iter().map(id_of).collect();
-        pending.retain(|row| !ids.contains(&id_of(row)));
+        pending.inodes.retain(|row| !ids.contains(&id_of(row)));
+        let names: HashSet<_> = (changes.dirents.iter())
+            .map(|(store, dir, name, _)| (*store, *dir, name))
+            .collect();
+        (pending.dirents).retain(|(store, dir, name, _)| !names.contains(&(*store, *dir, name)));
         if asked.is_unknown {
             // The commit will make it in one step, as it is then.
             self.catalog
                 .try_rows(&pending, &changes)
                 .map_err(refused_by_rule)?;
         }
-        pending.extend(asked.before);
+        pending.inodes.extend(asked.before);
         (self.catalog.try_rows(&pending, &changes)).map_err(refused_by_rule)
     }
 
-    /// Asks the rules about a change of content after which a file has `size_bytes`. The node's
-    /// state is locked.
+    /// Asks the rules about a change of content after which a file has `size_bytes`, and the
+    /// attributes that come with it. The node's state is locked.
     pub(crate) fn ask_content(
         &self,
         node: &Node,
         state: &NodeState,
         size_bytes: u64,
+        with: Option<&RowEdit<'_>>,
     ) -> Result<()> {
         if !self.is_constrained(node.store) {
             return Ok(());
         }
         let is_pending = state.in_group && state.mask.size && state.mask.mtime;
-        if is_pending && size_bytes == state.row.size_bytes {
+        if is_pending && size_bytes == state.row.size_bytes && with.is_none() {
             return Ok(()); // It was asked about, but for the time.
         }
         let now_ns = self.now_ns();
@@ -193,6 +189,10 @@ impl Engine {
         (row.mtime_ns, row.ctime_ns) = (now_ns, now_ns);
         let mut mask = state.mask;
         (mask.size, mask.mtime, mask.ctime) = (true, true, true);
+        if let Some(with) = with {
+            (with.edit)(&mut row, now_ns);
+            mask = mask | with.mask;
+        }
         let before = match state.in_group || state.is_committing || state.is_fresh {
             true => Some((
                 node.store,
@@ -204,7 +204,7 @@ impl Engine {
             rows: vec![(node.store, InodeChange::Update(row, mask))],
             before: before.into_iter().collect(),
             is_unknown: state.is_fresh || state.is_committing,
-            saves: Vec::new(),
+            ..Asked::default()
         })
     }
 }

@@ -15,35 +15,20 @@
 //!   the names that there are.
 
 use crate::Result;
-use crate::engine::lock;
+use crate::engine::{Engine, lock};
 use crate::view::View;
 use crate::view::node::Node;
-use crate::write::guard::{Undo, WriteGuard};
+use crate::write::guard::WriteGuard;
+use crate::write::{Aside, Asides, Undo};
 use larder_catalog::{ChangeSet, InodeChange, Save};
-use larder_space::format::{FileKind, Ino, Name, StoreId};
-use std::collections::{HashSet, VecDeque};
+use larder_space::format::{CommitSeq, FileKind, Ino, Name, StoreId};
+use std::collections::HashSet;
 use std::sync::Arc;
 
 /// How long a program may take between setting a file aside and the end of its save, nanoseconds.
 const ASIDE_NS: i64 = 60_000_000_000;
 /// Files that are remembered.
 const ASIDES_MAX: usize = 64;
-
-/// A file that lost the name it had.
-#[derive(Debug)]
-pub(crate) struct Aside {
-    store: StoreId,
-    ino: Ino,
-    dir: Ino,
-    name: Name,
-    /// It got the name of a backup.
-    is_backup: bool,
-    at_ns: i64,
-}
-
-/// The files that were set aside last, the oldest first.
-#[derive(Debug, Default)]
-pub(crate) struct Asides(VecDeque<Aside>);
 
 impl Asides {
     /// Forgets what is too old, or of a time to come: the clock was set back.
@@ -210,6 +195,18 @@ impl WriteGuard<'_> {
         if let Some(undo) = lock(&self.engine().group).add_save(save, is_fresh) {
             self.push_undo(undo);
         }
+    }
+}
+
+impl Engine {
+    /// The inode that is now the file that inode `ino` was after commit `seq`, and is no more: it
+    /// was saved since. Cost: a lookup, and the commit of saves that wait for one.
+    pub fn saved_as(&self, store: StoreId, ino: Ino, seq: CommitSeq) -> Result<Option<Ino>> {
+        self.check_running()?;
+        if self.private.is_none() {
+            self.sync_if(|group| !group.saves.is_empty())?;
+        }
+        Ok(self.catalog.saved_as(store, ino, seq)?)
     }
 }
 

@@ -222,7 +222,7 @@ fn stores_that_keep_their_past_apart_read_as_the_model_says() {
 }
 
 #[test]
-#[ignore = "takes minutes: cargo xtask test --long"]
+#[ignore = "takes minutes: cargo xtask soak"]
 fn stores_and_rows_read_as_the_model_says_at_a_thousand_moments() {
     let seeds = seeds(100..110);
     let done = run_worlds(&seeds, 1000, 1000, false);
@@ -234,7 +234,7 @@ fn stores_and_rows_read_as_the_model_says_at_a_thousand_moments() {
 }
 
 #[test]
-#[ignore = "takes minutes: cargo xtask test --long"]
+#[ignore = "takes minutes: cargo xtask soak"]
 fn stores_that_keep_their_past_apart_read_as_the_model_says_at_a_thousand_moments() {
     let seeds = seeds(300..310);
     let done = run_worlds(&seeds, 1000, 1000, true);

@@ -1,33 +1,15 @@
 //! Whether a transaction may go on with a newer snapshot than it began with (`PRIVATE-5`).
 
-use super::{Private, Savepoint, Stage, State};
-use crate::engine::{Engine, lock};
-use crate::view::node::Node;
-use crate::view::read_set::ReadSet;
+use crate::engine::{Engine, Private, lock};
+use crate::txn::{Left, ReadNode, Stage, State};
+use crate::view::ReadSet;
 use crate::{Error, ErrorKind, Result};
 use larder_catalog::{InodeRow, StoreRow};
 use larder_space::format::{CommitSeq, FileKind, Ino, StoreId};
-use std::sync::{Arc, PoisonError};
+use std::sync::PoisonError;
 
 /// Names of one directory that are compared at most; with more, a change of it is a conflict.
 const NAMES_MAX: usize = 1000;
-
-/// An inode as a transaction has read it.
-struct ReadNode {
-    node: Arc<Node>,
-    row: InodeRow,
-    /// The commit that had written the row; `None`: there was none.
-    since: Option<CommitSeq>,
-}
-
-/// What a transaction has read in a snapshot that it has left.
-pub(super) struct Left {
-    seq: CommitSeq,
-    /// Every path was resolved with these.
-    stores: Vec<StoreRow>,
-    nodes: Vec<ReadNode>,
-    savepoints: Vec<Savepoint>,
-}
 
 impl Engine {
     /// Leaves the snapshot of a transaction that waits for others, to [`Engine::renew`] it when
@@ -228,6 +210,7 @@ mod tests {
     use crate::{EngineOptions, InitOptions};
     use larder_catalog::Catalog;
     use larder_space::format::Name;
+    use std::sync::Arc;
     use std::time::Duration;
 
     fn name(text: &str) -> Name {

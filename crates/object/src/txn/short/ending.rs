@@ -1,8 +1,8 @@
 //! What surrounds a transaction: its place among the writers, what is left when it has ended, and
 //! files that are written beside it.
 
-use super::{Stage, State};
 use crate::engine::{Engine, lock};
+use crate::txn::{Stage, State};
 use crate::{Error, ErrorKind, Result};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -36,9 +36,8 @@
 //! catalog, knows nothing of us, and reads, all while a flush is under way. See
 //! docs/decisions/0023-transactions.md.
 
-use crate::engine::{Engine, lock};
+use crate::host::lock;
 use crate::session::other_processes::Attachments;
-use crate::txn::short::Private;
 use crate::{Error, ErrorKind, Result};
 use larder_catalog::UNFLUSHED_COMMITS_MAX;
 use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
@@ -49,7 +48,7 @@ pub(crate) struct SharedFlush {
     state: Mutex<State>,
     ended: Condvar,
     /// `None`: it cannot be asked who else is there.
-    attachments: OnceLock<Option<Attachments>>,
+    pub(crate) attachments: OnceLock<Option<Attachments>>,
 }
 
 #[derive(Default)]
@@ -124,7 +123,7 @@ impl SharedFlush {
     }
 
     /// How many owe one now.
-    fn owed_now(&self) -> u64 {
+    pub(crate) fn owed_now(&self) -> u64 {
         let state = lock(&self.state);
         state.owed_count - state.durable_count
     }
@@ -173,71 +172,10 @@ impl SharedFlush {
     }
 }
 
-impl Engine {
-    /// Whether the transaction's COMMIT, which comes next, may leave out its flush, and somebody
-    /// has something of that (`FLUSH-2`).
-    pub(crate) fn may_share_flush(&self, private: &Private) -> Result<bool> {
-        let host = &private.host;
-        debug_assert!(self.turn.is_held(), "FLUSH-2");
-        if !host.session.writers.has_waiters()
-            || host.session.workspace.is_some()
-            || host.session.options.is_extension
-        {
-            return Ok(false);
-        }
-        // FLUSH-6
-        if host.session.flushes.owed_now() >= UNFLUSHED_COMMITS_MAX {
-            return Ok(false);
-        }
-        // Nobody is left with a debt that cannot be paid for want of a file.
-        let open = || {
-            let ready = host.catalog.open_flusher();
-            if let Err(error) = &ready {
-                tracing::warn!("transactions do not share their flushes: {error}");
-            }
-            ready.ok()?;
-            Attachments::open(&host.session.directory).ok()
-        };
-        let attachments = host.session.flushes.attachments.get_or_init(open);
-        if attachments.as_ref().is_none_or(Attachments::has_others) {
-            return Ok(false);
-        }
-        Ok(self.catalog.sessions()?.len() == 1
-            && self.catalog.oldest_transaction_pin()?.is_none()
-            && !self.catalog.is_feed_on()?)
-    }
-
-    /// Waits until everything is durable that transactions of this process have committed
-    /// (`FLUSH-3`). Nothing when nothing is owed.
-    pub fn settle_flushes(&self) -> Result<()> {
-        match self.session.flushes.newest_owed() {
-            None => Ok(()),
-            Some(number) => self.settle_flush(number),
-        }
-    }
-
-    /// The same up to one commit.
-    pub(crate) fn settle_flush(&self, number: u64) -> Result<()> {
-        // FLUSH-4: before anybody else may append. Only who has flushed knows that it failed.
-        let flush = || {
-            let flushed = self.catalog.flush_log();
-            flushed.inspect_err(|_| self.session.liveness.mark_log_unsound())?;
-            Ok(())
-        };
-        self.session
-            .flushes
-            .settle(number, flush)
-            .inspect_err(|error| {
-                // Another thread's commit must end before the turn is abandoned.
-                let _no_commit = self.commit_lock.lock();
-                self.stop(error.to_string());
-            })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::Engine;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
     use std::sync::mpsc::channel;

@@ -5,13 +5,15 @@
 
 use crate::engine::Engine;
 use crate::view::View;
-use crate::view::node::{Node, NodeState};
+use crate::view::node::{Node, NodeState, require_alive};
 use crate::view::pieces::{BaseRange, LoadError, Pieces, ROOT};
+use crate::write::RowEdit;
 use crate::write::change::Wait;
-use crate::write::edit::{blocks_touched, require_alive, too_large};
+use crate::write::edit::{blocks_touched, too_large};
 use crate::write::guard::step;
 use crate::write::splice::EDGE_BLOCKS;
 use crate::{Error, ErrorKind, Result};
+use larder_catalog::InodeRow;
 use larder_space::Purpose;
 use larder_space::format::limits::{BLOCK_BYTES, FILE_BYTES_MAX};
 use larder_space::format::{Ino, PiecePage, StoreId};
@@ -227,14 +229,19 @@ impl Engine {
     }
 
     /// [`Engine::truncate`] of an object with pieces.
-    pub(crate) fn truncate_pieces(&self, node: &Arc<Node>, size_bytes: u64) -> Result<()> {
+    pub(crate) fn truncate_pieces(
+        &self,
+        node: &Arc<Node>,
+        size_bytes: u64,
+        with: Option<&RowEdit<'_>>,
+    ) -> Result<InodeRow> {
         let promised = (EDGE_BLOCKS, Purpose::Privileged);
         let mut change = self.content_guard(node, promised, Wait::UntilThawed)?;
         if change.state.content.pieces.is_none() {
             drop(change);
-            return self.truncate(node, size_bytes);
+            return self.truncate_with(node, size_bytes, with);
         }
-        change.ask(size_bytes)?;
+        change.ask_with(size_bytes, with)?;
         if size_bytes < change.state.row.size_bytes {
             self.cut_off(node, &mut change, size_bytes)?;
         } else {
@@ -242,8 +249,7 @@ impl Engine {
             self.plan_longer(node, state, size_bytes)?;
             self.grow_pieces(node, state, size_bytes);
         }
-        change.commit(size_bytes);
-        Ok(())
+        Ok(change.commit_with(size_bytes, with))
     }
 
     /// [`Engine::zero_range`] of an object with pieces.

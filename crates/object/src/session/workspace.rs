@@ -36,6 +36,7 @@ use std::fs::{File, TryLockError};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
+use std::time::Duration;
 
 /// The directory of workspaces, in the directory of a database.
 pub(crate) const DIRECTORY: &str = "transactions";
@@ -189,6 +190,10 @@ pub(crate) enum Sealing {
     Open,
 }
 
+/// How often, and with what pauses, a workspace is tried to be sealed.
+const SEAL_TRIES: u32 = 50;
+const SEAL_PAUSE: Duration = Duration::from_millis(10);
+
 pub(crate) fn try_seal(parent: &DatabaseDir, id: u64) -> Result<Sealing> {
     let name = format!("{}/{SEAL}", name_of(id));
     let path = parent.join(&name);
@@ -206,9 +211,21 @@ pub(crate) fn try_seal(parent: &DatabaseDir, id: u64) -> Result<Sealing> {
     }
 }
 
+/// The same with a moment of patience: a program that another thread is just starting has what we
+/// have open, until it runs.
+pub(crate) fn seal_if_idle(parent: &DatabaseDir, id: u64) -> Result<Sealing> {
+    for _ in 1..SEAL_TRIES {
+        if let Sealing::Sealed(file) = try_seal(parent, id)? {
+            return Ok(Sealing::Sealed(file));
+        }
+        std::thread::sleep(SEAL_PAUSE);
+    }
+    try_seal(parent, id)
+}
+
 /// Keeps everybody out of a workspace that nobody has open (`WORKSPACE-6`).
 pub(crate) fn seal(parent: &DatabaseDir, id: u64) -> Result<Option<File>> {
-    match try_seal(parent, id)? {
+    match seal_if_idle(parent, id)? {
         Sealing::Sealed(file) => Ok(file),
         Sealing::Open => Err(Error::new(
             ErrorKind::Busy,

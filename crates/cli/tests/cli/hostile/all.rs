@@ -1,0 +1,223 @@
+//! All of the corpus once: each damage is checked, read, changed and mounted, each by one verb and
+//! one user; which ones, its number says, so that over the damages all come up. A file keeps what
+//! was done, so that a run goes on where one before it was ended, and shards make one run.
+
+use super::damage::Damage;
+use super::sandbox::{EVERYBODY, Figures, Who, is_root};
+use super::verbs::{How, VERBS, Verb};
+use super::{Corpus, number_of, shuffle};
+use std::collections::HashSet;
+use std::fs::{self, File};
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+/// Verbs that change nothing in a database.
+const READING: [&str; 18] = [
+    "cat",
+    "df",
+    "diff",
+    "du",
+    "extension",
+    "find",
+    "frag",
+    "get",
+    "log",
+    "ls",
+    "refused",
+    "rows",
+    "snapshot",
+    "stat",
+    "stats",
+    "status",
+    "store",
+    "txn",
+];
+/// Of these that have verbs below them, those that do.
+const CHANGING: [&str; 11] = [
+    "create", "destroy", "hold", "release", "seal", "set", "run", "begin", "commit", "abort",
+    "drop",
+];
+
+/// What is done to a damaged database.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Deed {
+    Checks,
+    Reads,
+    Changes,
+    Mounts,
+}
+
+const DEEDS: [Deed; 4] = [Deed::Checks, Deed::Reads, Deed::Changes, Deed::Mounts];
+
+fn deed(verb: &Verb) -> Deed {
+    let is_changing = || verb.words.iter().any(|word| CHANGING.contains(word));
+    match verb.words[0] {
+        _ if matches!(verb.how, How::Mounts | How::BesideMount) => Deed::Mounts,
+        "check" => Deed::Checks,
+        "sql"
+            if verb
+                .words
+                .last()
+                .is_some_and(|sql| sql.starts_with("SELECT")) =>
+        {
+            Deed::Reads
+        }
+        word if READING.contains(&word) && !is_changing() => Deed::Reads,
+        _ => Deed::Changes,
+    }
+}
+
+/// The verb that does `what` to the damage of this number, and who runs it.
+fn choose(what: Deed, number: usize) -> (&'static Verb, Who) {
+    let verbs: Vec<&Verb> = VERBS.iter().filter(|verb| deed(verb) == what).collect();
+    let users = match is_root() {
+        true => &EVERYBODY[..],
+        false => &EVERYBODY[..1],
+    };
+    let turn = number / users.len();
+    (
+        verbs[turn % verbs.len()],
+        users[(number + what as usize) % users.len()],
+    )
+}
+
+/// What one damage came to, a line of the file: tabs between the fields, the name last.
+struct Done {
+    name: String,
+    runs: usize,
+    refused: usize,
+    slowest_ms: u64,
+    largest_kib: u64,
+    wrong: usize,
+}
+
+impl Done {
+    fn new(name: String, figures: &Figures) -> Done {
+        Done {
+            name,
+            runs: figures.run_count,
+            refused: figures.refused_count,
+            slowest_ms: figures.slowest.0.as_millis() as u64,
+            largest_kib: figures.largest.0 >> 10,
+            wrong: figures.wrong.len(),
+        }
+    }
+
+    fn parse(line: &str) -> Option<Done> {
+        let mut fields = line.splitn(6, '\t');
+        let mut number = || fields.next()?.parse::<u64>().ok();
+        let (runs, refused) = (number()? as usize, number()? as usize);
+        let (slowest_ms, largest_kib, wrong) = (number()?, number()?, number()? as usize);
+        Some(Done {
+            name: fields.next()?.to_owned(),
+            runs,
+            refused,
+            slowest_ms,
+            largest_kib,
+            wrong,
+        })
+    }
+
+    fn line(&self) -> String {
+        format!(
+            "{}\t{}\t{}\t{}\t{}\t{}",
+            self.runs, self.refused, self.slowest_ms, self.largest_kib, self.wrong, self.name
+        )
+    }
+}
+
+/// A name that is one line.
+fn name_of(damage: &Damage) -> String {
+    damage.to_string().replace(char::is_control, " ")
+}
+
+/// Which shard this is, of how many.
+fn shard() -> (usize, usize) {
+    let text = std::env::var("LARDER_HOSTILE_SHARD").unwrap_or_else(|_| "1/1".into());
+    let (number, count) = text.split_once('/').unwrap();
+    let (number, count): (usize, usize) = (number.parse().unwrap(), count.parse().unwrap());
+    assert!((1..=count).contains(&number), "shard {text}");
+    (number, count)
+}
+
+#[test]
+#[ignore = "an hour: cargo xtask hostile --all"]
+fn every_damage_is_checked_read_changed_and_mounted() {
+    let mut corpus = Corpus::new();
+    let mut damages = corpus.template.damages();
+    shuffle(&mut damages, number_of("LARDER_HOSTILE_SEED").unwrap_or(1));
+    let state = std::env::var("LARDER_HOSTILE_STATE").unwrap_or_else(|_| {
+        let place = corpus.template.directory().join("state");
+        place.to_str().unwrap().to_owned()
+    });
+    let text = fs::read_to_string(&state).unwrap_or_default();
+    let mut done: Vec<Done> = text.lines().filter_map(Done::parse).collect();
+    let known: HashSet<String> = done.iter().map(|one| one.name.clone()).collect();
+    let mut state = File::options()
+        .create(true)
+        .append(true)
+        .open(state)
+        .unwrap();
+    let (shard, shards) = shard();
+    let minutes = number_of("LARDER_HOSTILE_MINUTES").unwrap_or(u64::MAX / 60);
+    let (began, time) = (Instant::now(), Duration::from_secs(60 * minutes));
+    let total = damages.len();
+    let mut is_over = false;
+    for (number, damage) in damages.iter().enumerate() {
+        let name = name_of(damage);
+        if number % shards != shard - 1 || known.contains(&name) {
+            continue;
+        }
+        is_over = began.elapsed() > time;
+        if is_over {
+            break;
+        }
+        corpus.figures = Figures::default();
+        corpus.meet(damage, DEEDS.into_iter().map(|what| choose(what, number)));
+        for wrong in &corpus.figures.wrong {
+            println!("WRONG {wrong}");
+            writeln!(state, "WRONG {}", wrong.replace(char::is_control, " ")).unwrap();
+        }
+        let one = Done::new(name, &corpus.figures);
+        writeln!(state, "{}", one.line()).unwrap();
+        done.push(one);
+    }
+    let sum = |of: fn(&Done) -> usize| done.iter().map(of).sum::<usize>();
+    let most = |of: fn(&Done) -> u64| done.iter().max_by_key(|one| of(one));
+    let (slow, large) = (most(|one| one.slowest_ms), most(|one| one.largest_kib));
+    println!(
+        "{} of {total} damages{}, {} runs, {} refused; slowest {:.2} s ({}); largest {} MiB ({}); \
+         {} wrong",
+        done.len(),
+        if is_over { ", ended by time" } else { "" },
+        sum(|one| one.runs),
+        sum(|one| one.refused),
+        slow.map_or(0.0, |one| one.slowest_ms as f64 / 1000.0),
+        slow.map_or("", |one| &one.name),
+        large.map_or(0, |one| one.largest_kib >> 10),
+        large.map_or("", |one| &one.name),
+        sum(|one| one.wrong),
+    );
+    let wrong = text.lines().filter(|line| line.starts_with("WRONG "));
+    let before: Vec<&str> = wrong.collect();
+    assert_eq!(sum(|one| one.wrong), 0, "before: {}", before.join("\n"));
+}
+
+#[test]
+fn every_verb_comes_up_for_every_user() {
+    let count = VERBS.len() * EVERYBODY.len();
+    for what in DEEDS {
+        let chosen: HashSet<String> = (0..count)
+            .map(|number| choose(what, number))
+            .map(|(verb, who)| format!("{:?} {:?} {who:?}", verb.words, verb.how))
+            .collect();
+        let verbs = VERBS.iter().filter(|verb| deed(verb) == what).count();
+        let users = if is_root() { EVERYBODY.len() } else { 1 };
+        assert_eq!(chosen.len(), verbs * users, "{what:?}");
+    }
+    let one = Done::parse("4\t1\t20\t3000\t0\ta\tb").unwrap();
+    assert_eq!(
+        (one.line().as_str(), one.runs),
+        ("4\t1\t20\t3000\t0\ta\tb", 4)
+    );
+}

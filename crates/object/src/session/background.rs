@@ -1,0 +1,264 @@
+//! What a session does beside its callers: it takes in what others commit, lets them reclaim, and
+//! commits what is due.
+
+use crate::engine::Engine;
+use crate::host::lock;
+use crate::session::liveness::{DOOR, bury_if_dead};
+use crate::session::peers::free_killed_in;
+use crate::session::writer_lock::open_lock;
+use crate::{Error, ErrorKind, Result};
+use larder_space::format::{CommitSeq, SessionId};
+use rustix::fs::{FlockOperation, flock};
+use std::collections::HashSet;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+/// A group that nobody adds to for this part of the commit interval is committed (`COMMIT-5`): 14
+/// ms, so that the commit too has ended 20 ms after the last change.
+const IDLE_DIVISOR: u32 = 7;
+
+/// How often the background looks for foreign commits and due groups: often enough for `COMMIT-5`.
+const TICK: Duration = Duration::from_millis(15);
+
+/// No sooner than so.
+const TICK_MIN: Duration = Duration::from_millis(1);
+
+/// The same in the process of a program that has loaded the extension: it only moves its pin and
+/// reclaims, by commits.
+const TICK_OF_EXTENSION: Duration = Duration::from_secs(1);
+
+/// What others retire waits so much longer for this session before it is reclaimed.
+const PIN_REST: Duration = Duration::from_millis(100);
+
+/// How often the other sessions are looked at, whether they were killed and cannot end.
+const LOOK_REST: Duration = Duration::from_secs(1);
+
+impl Engine {
+    /// The session serves this connection of the kernel.
+    pub fn serves(&self, connection: u32) {
+        self.session.liveness.serves(connection);
+    }
+
+    // ---- the background ---------------------------------------------------------------------
+
+    pub(crate) fn start_background(self: &Arc<Engine>) -> Result<()> {
+        let weak = Arc::downgrade(self);
+        let thread = std::thread::Builder::new()
+            .name("larder-commit".into())
+            .spawn(move || background(&weak))
+            .map_err(|error| crate::error::io_error("cannot start a thread".into(), error))?;
+        *lock(&self.background) = Some(thread);
+        Ok(())
+    }
+
+    pub(crate) fn stop_background(&self) {
+        *lock(&self.stop_signal.0) = true;
+        self.stop_signal.1.notify_all();
+        let thread = lock(&self.background).take();
+        if let Some(thread) =
+            thread.filter(|thread| thread.thread().id() != std::thread::current().id())
+            && thread.join().is_err()
+        {
+            tracing::error!("the background thread panicked");
+        }
+    }
+
+    /// Sleeps until the next tick; `false` when the engine closes.
+    fn wait_for_tick(&self) -> bool {
+        let stopping = lock(&self.stop_signal.0);
+        let (stopping, _) = self
+            .stop_signal
+            .1
+            .wait_timeout(stopping, self.pause())
+            .unwrap_or_else(PoisonError::into_inner);
+        !*stopping
+    }
+
+    fn pause(&self) -> Duration {
+        match self.session.options.is_extension {
+            true => TICK_OF_EXTENSION,
+            false => (self.idle_left()).map_or(TICK, |left| left.clamp(TICK_MIN, TICK)),
+        }
+    }
+
+    /// How long until the open group has been idle for long enough to be committed (`COMMIT-5`);
+    /// `None` while something is being changed, or there is no group.
+    pub(crate) fn idle_left(&self) -> Option<Duration> {
+        let since = self.turn.idle_since()?;
+        let is_any = self.is_running() && !lock(&self.group).is_empty();
+        let idle = self.session.options.commit_interval / IDLE_DIVISOR;
+        is_any.then(|| idle.saturating_sub(since.elapsed()))
+    }
+
+    fn tick(self: &Arc<Engine>) -> Result<()> {
+        if self.check_running().is_err() {
+            return Ok(());
+        }
+        self.notice_foreign()?;
+        self.advance_pin()?;
+        self.free_killed_if_due();
+        if self.session.options.is_extension {
+            if let Err(error) = self.reclaim_left() {
+                tracing::warn!("space is not given back: {error}");
+            }
+            return Ok(()); // The rest is for those whose process it is.
+        }
+        self.commit_if_due()?;
+        self.write_access_times_if_due();
+        if let Err(error) = self.keep_held(false) {
+            tracing::debug!("what was refused stays in memory: {error}");
+        }
+        if let Err(error) = self.checkpoint_if_wanted() {
+            // Nothing is lost: the log is only longer than it should be.
+            tracing::warn!("a checkpoint failed: {error}");
+        }
+        self.grow_ahead();
+        if self.session.workspace.is_none() {
+            self.compact_if_due(); // WORKSPACE-8
+        }
+        self.shrink_cache();
+        crate::write::buffers::rest();
+        Ok(())
+    }
+
+    /// Programs on another mount wait until somebody finds that its server was killed.
+    fn free_killed_if_due(&self) {
+        let mut looked_at = lock(&self.session.liveness.looked_at);
+        if looked_at.elapsed() >= LOOK_REST {
+            *looked_at = Instant::now();
+            free_killed_in(&self.session.directory);
+            self.find_solitude();
+        }
+    }
+
+    // ---- what the catalog says now ----------------------------------------------------------
+
+    /// Runs when the turn was just taken: caches and free space must know what others committed.
+    pub(crate) fn refresh_with_turn(&self) -> Result<()> {
+        if let Some(private) = &self.private {
+            return self.begin_to_write(private);
+        }
+        self.notice_foreign()?;
+        lock(&self.group).has_others =
+            self.catalog.sessions()?.len() > 1 || self.catalog.oldest_transaction_pin()?.is_some();
+        let mut room = self.lock_room();
+        room.oldest_retired = None;
+        if !room.is_loaded() {
+            // Who only reads does not look.
+            self.may_have_orphans.store(true, Ordering::SeqCst);
+        }
+        drop(room);
+        self.sync_space()
+    }
+
+    /// Learns which stores have constraints of the user's.
+    pub(crate) fn find_constraints(&self) -> Result<()> {
+        let version = self.catalog.schema_version()?;
+        if self.schema_version.load(Ordering::SeqCst) == version {
+            return Ok(());
+        }
+        let mut found = HashSet::new();
+        for row in self.catalog.stores()? {
+            if self.catalog.has_constraints(row.store)? {
+                found.insert(row.store);
+            }
+        }
+        let has_any = self.catalog.has_users_schema()?;
+        self.has_users_schema.store(has_any, Ordering::SeqCst);
+        *self
+            .constrained
+            .write()
+            .unwrap_or_else(PoisonError::into_inner) = found;
+        lock(&self.kept_orphans).forget();
+        // A change in between is found by the next look.
+        self.schema_version.store(version, Ordering::SeqCst);
+        Ok(())
+    }
+
+    // ---- pins and orphans -------------------------------------------------------------------
+
+    /// What this process can still reach.
+    fn own_pin(&self) -> CommitSeq {
+        self.session.readers.oldest(&self.known_seq)
+    }
+
+    /// Other sessions that live; the dead are buried on the way.
+    pub(crate) fn other_pins(&self) -> Result<Vec<(SessionId, CommitSeq)>> {
+        let mut pins = Vec::new();
+        for row in self.catalog.sessions()? {
+            if row.session == self.session.liveness.id {
+                continue;
+            }
+            let door = open_lock(&self.session.directory, DOOR)?;
+            // A session is being born or buried: take it as alive.
+            let is_alive = flock(&door, FlockOperation::NonBlockingLockExclusive).is_err()
+                || bury_if_dead(&self.session.directory, &self.catalog, row.session)?;
+            if is_alive {
+                pins.push((row.session, row.pin_seq));
+            }
+        }
+        Ok(pins)
+    }
+
+    /// The newest commit whose retired extents nobody can reach any more (`SESSION-2`).
+    pub(crate) fn reclaim_horizon(&self) -> Result<CommitSeq> {
+        if self.turn.is_held() && !lock(&self.group).has_others {
+            return Ok(self.own_pin()); // SESSION-4
+        }
+        // The sessions are read after our own newest commit: a session born later pins at least it.
+        let others = self.other_pins()?;
+        let kept = self.catalog.oldest_transaction_pin()?; // WORKSPACE-2
+        let oldest = others.into_iter().map(|(_, pin)| pin).chain(kept).min();
+        Ok(oldest.map_or_else(|| self.own_pin(), |pin| pin.min(self.own_pin())))
+    }
+
+    /// Lets other sessions reclaim what this one has stopped using; not at each tick, since that is
+    /// a commit, and has everybody look at the catalog anew.
+    fn advance_pin(&self) -> Result<()> {
+        let pin = self.own_pin();
+        let is_due =
+            lock(&self.session.liveness.pinned_at).is_none_or(|at| at.elapsed() >= PIN_REST);
+        if is_due
+            && pin.0 > self.session.liveness.row_pin.load(Ordering::SeqCst)
+            && self.catalog.sessions()?.len() > 1
+        {
+            self.catalog.set_pin(self.session.liveness.id, pin)?;
+            self.session.liveness.row_pin.store(pin.0, Ordering::SeqCst);
+            *lock(&self.session.liveness.pinned_at) = Some(Instant::now());
+        }
+        Ok(())
+    }
+}
+
+fn background(weak: &Weak<Engine>) {
+    loop {
+        let Some(engine) = weak.upgrade() else { return };
+        if !engine.wait_for_tick() {
+            return;
+        }
+        let tick = std::panic::AssertUnwindSafe(|| engine.tick());
+        let why = match std::panic::catch_unwind(tick) {
+            Ok(Ok(())) => continue,
+            Ok(Err(error)) if matches!(error.kind(), ErrorKind::Busy | ErrorKind::TimedOut) => {
+                tracing::warn!("background: {error}; trying again");
+                continue;
+            }
+            Ok(Err(error)) => background_failure(&error),
+            Err(_) => {
+                "the background panicked, which is a defect; reopen the database, and report it"
+                    .into()
+            }
+        };
+        // Another thread's commit must end before the turn is abandoned.
+        let _no_commit = engine.commit_lock.lock();
+        engine.stop(why);
+    }
+}
+
+fn background_failure(error: &Error) -> String {
+    format!(
+        "the background commit failed and the outcome is unknown ({error}); close and reopen the \
+         database"
+    )
+}
