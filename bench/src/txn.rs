@@ -145,7 +145,7 @@ impl Larder {
 
     fn one(&self, id: u64, bytes: &[u8]) -> larder::Result<()> {
         let options = TransactionOptions {
-            takes_turn: true,
+            is_immediate: true,
             ..TransactionOptions::default()
         };
         let txn = self.database.begin_with(&options)?;

@@ -132,7 +132,7 @@ pub fn count(database: &str, count: &str) -> Outcome {
         .transpose()
         .map_err(explain)?;
     let options = TransactionOptions {
-        takes_turn: true,
+        is_immediate: true,
         ..TransactionOptions::default()
     };
     for _ in 0..count {

@@ -236,8 +236,8 @@ impl Catalog {
 
     /// Lets the histories of stores go up to these commits, whatever the retention says, once
     /// nobody needs them ([`Catalog::history_horizon`]). It lasts until the history ends, or is
-    /// guaranteed. The caller has the turn, and has named the sharers where the cuts are not even
-    /// ([`Catalog::name_sharers`]).
+    /// guaranteed. The caller has the writer lock, and has named the sharers where the cuts are not
+    /// even ([`Catalog::name_sharers`]).
     pub fn give_up_history(&self, cuts: &Cuts) -> Result<()> {
         self.write(|txn| {
             let mut give_up = txn

@@ -107,7 +107,7 @@ pub struct ForeignLook {
 impl Catalog {
     /// What commits here is an engine, which promises `FOREIGN-2`; change sets that are made by
     /// hand need not.
-    pub fn promise_to_tell(&self) {
+    pub fn announce_changes(&self) {
         self.tells.store(true, Ordering::Relaxed);
     }
 

@@ -29,14 +29,14 @@ impl Catalog {
     }
 
     /// Makes the next commits for such changes, of nothing else, and returns the number of the
-    /// last; `None` when there are none. The caller has the turn: who has it knows the number of
-    /// its next commit.
+    /// last; `None` when there are none. The caller has the writer lock: who has it knows the
+    /// number of its next commit.
     pub fn commit_loose_changes(&self, now_ns: i64) -> Result<Option<CommitSeq>> {
         self.write(|txn| settle_loose(txn, now_ns))
     }
 
     /// Gives what plain SQL did to rows since the last commit a moment of its own: before anything
-    /// else is committed, by who has the turn. The commit, if there was anything. 4 µs.
+    /// else is committed, by who has the writer lock. The commit, if there was anything. 4 µs.
     pub fn settle_rows(&self, now_ns: i64) -> Result<Option<CommitSeq>> {
         match self.has_loose_changes()? {
             true => self.write(|txn| settle_rows(txn, now_ns)),

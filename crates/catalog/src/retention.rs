@@ -2,7 +2,7 @@
 //!
 //! The retention is a fact of the database (`larder_meta`). Every commit looks at it
 //! ([`crate::Catalog::commit`]), so what a commit supersedes is kept as the newest setting says;
-//! sessions learn of it when they next have the turn.
+//! sessions learn of it when they next have the writer lock.
 //!
 //! A store may have one of its own; the others follow that of the database, the *default*.
 //! `retention_ns` is the longest of them all: while it is not 0 commits keep history, and what
@@ -133,9 +133,9 @@ impl Catalog {
     /// Sets how long history is kept: of the stores that have no retention of their own, or of one
     /// store (`None`: it follows the others again). Returns the newest commit, a new one if history
     /// begins with it. Who lets stores go apart has named the sharers before
-    /// ([`Catalog::name_sharers`]). The caller has the turn. Turning all of it off deletes the
-    /// history, and is refused ([`CatalogError::Invalid`]) while a snapshot or a reader of the past
-    /// needs it.
+    /// ([`Catalog::name_sharers`]). The caller has the writer lock. Turning all of it off deletes
+    /// the history, and is refused ([`CatalogError::Invalid`]) while a snapshot or a reader of the
+    /// past needs it.
     pub fn set_retention(
         &self,
         store: Option<StoreId>,
@@ -161,7 +161,7 @@ impl Catalog {
     }
 
     /// A snapshot is going to be made: where no store keeps history, it begins. The newest commit
-    /// then; `None`: it is kept already. The caller has the turn.
+    /// then; `None`: it is kept already. The caller has the writer lock.
     pub fn keep_for_snapshots(&self, now_ns: i64) -> Result<Option<CommitSeq>> {
         self.write(|txn| match find_meta(txn, OWN)? > 0 {
             true => Ok(None),
@@ -175,7 +175,7 @@ impl Catalog {
     }
 
     /// Ends such a history. The newest commit then; `None`: somebody needs it. The caller has the
-    /// turn.
+    /// writer lock.
     pub fn end_kept_in_vain(&self, now_ns: i64) -> Result<Option<CommitSeq>> {
         self.write(|txn| match is_kept_in_vain(txn)? {
             false => Ok(None),
@@ -196,7 +196,7 @@ impl Catalog {
 
     /// Names the stores that have shared content: those that share some now, and `known`, whose
     /// history does. Once, before the first store lets go what others keep. The caller has the
-    /// turn.
+    /// writer lock.
     pub fn name_sharers(&self, known: &[StoreId]) -> Result<()> {
         self.write(|txn| {
             mark_sharing(txn, known)?;

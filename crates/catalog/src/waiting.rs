@@ -1,7 +1,7 @@
 //! Waiting for locks that others have: for how long, and that it is said who has them.
 //!
-//! Everything that waits for another process does so here: the turn, the door to the sessions
-//! (`larder-object`), SQLite's locks.
+//! Everything that waits for another process does so here: the writer lock, the door to the
+//! sessions (`larder-object`), SQLite's locks.
 //!
 //! # Invariants
 //! * `WAIT-1` Who waits for a lock of a database's files waits no longer than the command was told,

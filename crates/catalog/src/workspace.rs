@@ -95,7 +95,7 @@ impl Catalog {
     // ---- the parent's side --------------------------------------------------------------------
 
     /// Enters a long transaction, as a commit of its own, with its pin and its first inode numbers.
-    /// The caller has the turn, and nothing uncommitted.
+    /// The caller has the writer lock, and nothing uncommitted.
     pub fn begin_transaction(
         &self,
         pid: u32,
@@ -126,7 +126,7 @@ impl Catalog {
     }
 
     /// Gives away more inode numbers, as a commit of its own (`WORKSPACE-5`). The caller has the
-    /// turn.
+    /// writer lock.
     pub fn give_inos(&self, now_ns: i64) -> Result<Vec<InoRange>> {
         self.write(|txn| {
             settle_loose(txn, now_ns)?; // HISTORY-6
@@ -187,8 +187,8 @@ impl Catalog {
     }
 
     /// Ends a transaction without a trace: its grants are free, its pin is gone; one commit. The
-    /// caller has the turn, and nobody writes to the grants any more. [`CatalogError::NotFound`]
-    /// when it is not open.
+    /// caller has the writer lock, and nobody writes to the grants any more.
+    /// [`CatalogError::NotFound`] when it is not open.
     pub fn end_transaction(&self, id: u64, now_ns: i64) -> Result<CommitSeq> {
         self.write(|txn| {
             settle_loose(txn, now_ns)?; // HISTORY-6

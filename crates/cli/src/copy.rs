@@ -320,7 +320,7 @@ impl<'a> Copy<'a> {
         let is_linked = self.mode.is_archive && found.nlink > 1;
         if is_linked && let Some((names, first)) = self.linked.get(&found.identity) {
             let first = (descend(way.0, names)?, first);
-            self.make_room(target, existing)?;
+            self.remove_target(target, existing)?;
             folder.link(name, &*first.0.folder, &first.0.name, first.1)?;
             self.count.others += 1;
             return Ok(());
@@ -330,7 +330,7 @@ impl<'a> Copy<'a> {
         let copy = match is_regular {
             Some(existing) => folder.overwrite(name, existing)?,
             None => {
-                self.make_room(target, existing)?;
+                self.remove_target(target, existing)?;
                 folder.create_file(name, found.mode & 0o777 & !self.mode.umask)?
             }
         };
@@ -417,7 +417,7 @@ impl<'a> Copy<'a> {
                 unreachable!("these have functions of their own")
             }
         };
-        self.make_room(target, existing)?;
+        self.remove_target(target, existing)?;
         let mode = if found.kind == FileKind::Symlink {
             0o777
         } else {
@@ -433,7 +433,7 @@ impl<'a> Copy<'a> {
     }
 
     /// Removes what has the name of something new.
-    fn make_room(&self, target: &Spot, existing: Option<&Found>) -> Result<()> {
+    fn remove_target(&self, target: &Spot, existing: Option<&Found>) -> Result<()> {
         match existing {
             None => Ok(()),
             Some(existing) if existing.kind == FileKind::Directory => Err(Failure::Other(format!(

@@ -190,8 +190,8 @@ pub(crate) fn await_mounts(path: &Path) {
     }
 }
 
-/// The same for a verb that reads and was told no timeout: who has the turn is asked to commit
-/// first, and not waited for when it does not go on (`CLI-32`).
+/// The same for a verb that reads and was told no timeout: who has the writer lock is asked to
+/// commit first, and not waited for when it does not go on (`CLI-32`).
 fn open_to_read(path: &Path, options: &OpenOptions) -> Result<Database> {
     let open = |birth| {
         let mut options = options.clone();

@@ -43,7 +43,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let (began, cpu_before) = (Instant::now(), cpu());
         for index in 0..count {
             let options = TransactionOptions {
-                takes_turn: true,
+                is_immediate: true,
                 ..TransactionOptions::default()
             };
             let txn = database.begin_with(&options)?;

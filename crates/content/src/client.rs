@@ -8,9 +8,9 @@
 //! is committed.
 //!
 //! ```text
-//!  a statement begins ─▶ what waits is written ─▶ the turn, if it may write ─▶ SQLite's lock, the statement
+//!  a statement begins ─▶ what waits is written ─▶ the writer lock, if it may write ─▶ SQLite's lock, the statement
 //!  write_content      ─▶ it waits; the transaction is enlisted
-//!  COMMIT             ─▶ what waits is written; or the commit is refused ─▶ the turn is given back
+//!  COMMIT             ─▶ what waits is written; or the commit is refused ─▶ the writer lock is given back
 //!  ROLLBACK, ROLLBACK TO ─▶ what waits is forgotten; SQLite takes back the rows
 //! ```
 //!
@@ -25,10 +25,10 @@
 //! All of it runs on the thread that uses the client's connection. What runs nested in it calls
 //! back here: `state` is not held meanwhile.
 
+use crate::active_transaction::lock;
 use crate::database::{Database, OpenOptions, Shared, Shown};
 use crate::sql_files::StatementFiles;
 use crate::stores::Stores;
-use crate::turnstile::lock;
 use larder_object::{
     ClientEnd, ClientHandle, ClientLocks, ClientStatement, ClientWatch, Engine, EngineOptions,
     Error, ErrorKind, FileRow, FileRows, Result, SqlFile, SqlFiles, require_other_thread,
@@ -217,16 +217,16 @@ impl Client {
                     .into(),
             ));
         }
-        // CLIENT-3: with the turn in hand until it is enlisted for.
+        // CLIENT-3: with the writer lock in hand until it is enlisted for.
         let _inside = self.enter();
         let engine = self.engine();
-        let had_turn = engine.has_client_turn();
-        match engine.take_client_turn(locks) {
+        let had_writer_lock = engine.has_client_writer_lock();
+        match engine.lock_writer_for_client(locks) {
             Ok(true) => {}
             Ok(false) => {
                 return Err(named(
                     "another session is changing files now, and this transaction took the lock \
-                     without the turn; ROLLBACK, and try again"
+                     without the writer lock; ROLLBACK, and try again"
                         .into(),
                 ));
             }
@@ -235,10 +235,10 @@ impl Client {
         if locks == ClientLocks::None {
             engine.prepare_client_write(bytes.len() as u64); // CLIENT-7
         }
-        let taken = self.take_with_turn(path, bytes, is_alone && locks == ClientLocks::None);
-        if taken.is_err() && !had_turn {
+        let taken = self.take_locked(path, bytes, is_alone && locks == ClientLocks::None);
+        if taken.is_err() && !had_writer_lock {
             // Not enlisted for: nobody would tell of the end.
-            engine.give_client_turn_back();
+            engine.unlock_writer_for_client();
         }
         taken.map_err(|(is_named, why)| match is_named {
             true => why,
@@ -246,9 +246,9 @@ impl Client {
         })
     }
 
-    /// The same with the turn; an error, and whether it names the file. `is_alone`: it is a
+    /// The same with the writer lock; an error, and whether it names the file. `is_alone`: it is a
     /// transaction of its own.
-    fn take_with_turn(
+    fn take_locked(
         &self,
         path: &[u8],
         bytes: &[u8],
@@ -429,7 +429,7 @@ impl ClientWatch for Client {
                 if locks == ClientLocks::None {
                     engine.unpin_client();
                 }
-                engine.take_client_turn(locks).map(drop)
+                engine.lock_writer_for_client(locks).map(drop)
             }
             false => Ok(()),
         };

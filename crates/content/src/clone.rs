@@ -20,7 +20,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 /// How long a clone may keep others waiting: half of one is of no use.
-const TURN_MAX: Duration = Duration::from_secs(24 * 3600);
+const WRITER_LOCK_MAX: Duration = Duration::from_secs(24 * 3600);
 /// Entries of a directory that are read at a time.
 const PAGE: usize = 1000;
 
@@ -55,7 +55,8 @@ impl Database {
     /// its target), durably: a file, or a directory with all it holds. Content is shared, until one
     /// side changes it. A store's root cloned to a name in the root directory becomes a store of
     /// that name. With `past`, another moment of this database, it is the clone of what was there
-    /// then, and shares that with the history. One transaction, which keeps the turn meanwhile.
+    /// then, and shares that with the history. One transaction, which keeps the writer lock
+    /// meanwhile.
     ///
     /// Errors: [`ErrorKind::NotFound`]: no `from`; [`ErrorKind::Exists`]: `to` is there;
     /// [`ErrorKind::InvalidInput`]: `to` lies in `from`, or `past` is of another database;
@@ -103,8 +104,8 @@ impl Database {
         // Before the transaction, which cannot: what is in place can be shared.
         engine.settle_content()?;
         let transaction = self.begin_with(&TransactionOptions {
-            takes_turn: true,
-            turn_max: TURN_MAX,
+            is_immediate: true,
+            writer_lock_max: WRITER_LOCK_MAX,
         })?;
         let report = transaction.clone_here(past, from, to, options)?;
         transaction.commit()?;

@@ -1,12 +1,12 @@
 //! An open database: stores, dispatch of paths and nodes, and the verbs of its upkeep.
 
+use crate::active_transaction::{ActiveTransaction, Pool};
 use crate::environment::joined;
 use crate::files::provide_files;
 use crate::path::split_path;
 use crate::provider::{FileHandle, ProviderFactory, Source};
 use crate::readonly::ReadonlyProvider;
 use crate::stores::Stores;
-use crate::turnstile::{Pool, Turnstile};
 use crate::types::{Attr, Caller, InodeFlags, NewNode, NodeId, RenameMode, SetAttr, XattrMode};
 use larder_object::format::limits::{SYMLINK_BYTES_MAX, SYMLINK_FOLLOW_MAX};
 use larder_object::format::{FileKind, Ino, Name};
@@ -65,8 +65,8 @@ pub(crate) struct Shared {
 pub(crate) enum Shown {
     /// The present, which the last one to have it closes.
     Present(Arc<Engine>),
-    /// What a transaction sees. Each call passes its turnstile; none: it has passed.
-    Transaction(Arc<Engine>, Option<Arc<Turnstile>>),
+    /// What a transaction sees. Each call passes its transaction; none: it has passed.
+    Transaction(Arc<Engine>, Option<Arc<ActiveTransaction>>),
     /// A moment of the past.
     Past(Arc<AsOf>),
 }
@@ -102,14 +102,14 @@ impl Shown {
         }
     }
 
-    pub(crate) fn turnstile(&self) -> Option<&Arc<Turnstile>> {
+    pub(crate) fn active(&self) -> Option<&Arc<ActiveTransaction>> {
         match self {
-            Shown::Transaction(_, turnstile) => turnstile.as_ref(),
+            Shown::Transaction(_, active) => active.as_ref(),
             Shown::Present(_) | Shown::Past(_) => None,
         }
     }
 
-    /// The same for who has passed the turnstile, and does not close it.
+    /// The same for who has passed the active transaction, and does not close it.
     pub(crate) fn inside(&self) -> Shown {
         match self.source() {
             Source::Present(engine) => Shown::Transaction(engine, None),
@@ -226,7 +226,7 @@ impl Database {
         )?;
         match found {
             // In a transaction: a name on the way is not yet what a caller was told.
-            Place::Node(attr) if self.shared.shown.turnstile().is_some() => self.attr(attr.node),
+            Place::Node(attr) if self.shared.shown.active().is_some() => self.attr(attr.node),
             Place::Node(attr) => Ok(attr),
             Place::Directory(node) => self.attr(node),
         }

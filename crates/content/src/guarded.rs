@@ -1,7 +1,7 @@
-//! Providers and handles of a transaction: each call passes the transaction's turnstile.
+//! Providers and handles of a transaction: each call passes the active transaction.
 
+use crate::active_transaction::{ActiveTransaction, HandleSlot, lock};
 use crate::provider::{FileContent, FileHandle, StoreProvider};
-use crate::turnstile::{HandleSlot, Turnstile, lock};
 use crate::types::{
     AllocateMode, Attr, Caller, DirEntry, InodeFlags, NewNode, RenameMode, SeekTarget, SetAttr,
     XattrMode,
@@ -15,26 +15,26 @@ pub(crate) struct GuardedProvider {
     inner: Arc<dyn StoreProvider>,
     /// The store whose table it shows.
     table: StoreId,
-    turnstile: Arc<Turnstile>,
+    active: Arc<ActiveTransaction>,
 }
 
 impl GuardedProvider {
     pub(crate) fn new(
         inner: Arc<dyn StoreProvider>,
         table: StoreId,
-        turnstile: Arc<Turnstile>,
+        active: Arc<ActiveTransaction>,
     ) -> GuardedProvider {
         GuardedProvider {
             inner,
             table,
-            turnstile,
+            active,
         }
     }
 
     /// A call that tells what an inode is, or what is in it. An error tells something too.
     fn tell<T>(&self, ino: Ino, call: impl FnOnce() -> Result<T>) -> Result<T> {
-        self.turnstile.enter(|| {
-            self.turnstile.engine().note_told(self.table, ino);
+        self.active.enter(|| {
+            self.active.engine().note_told(self.table, ino);
             call()
         })
     }
@@ -43,20 +43,20 @@ impl GuardedProvider {
         &self,
         open: impl FnOnce() -> Result<(Attr, Box<dyn FileHandle>)>,
     ) -> Result<(Attr, Box<dyn FileHandle>)> {
-        let (attr, slot) = self.turnstile.enter_with(|handles| {
+        let (attr, slot) = self.active.enter_with(|handles| {
             let (attr, handle) = open()?;
             Ok((attr, handles.add(handle)))
         })?;
-        let turnstile = Arc::clone(&self.turnstile);
-        Ok((attr, Box::new(GuardedHandle { slot, turnstile })))
+        let active = Arc::clone(&self.active);
+        Ok((attr, Box::new(GuardedHandle { slot, active })))
     }
 }
 
-/// Calls that only pass the turnstile.
+/// Calls that only pass the active transaction.
 macro_rules! guarded_calls {
     ($($name:ident($($arg:ident: $type:ty),*) -> $out:ty;)*) => {$(
         fn $name(&self, $($arg: $type),*) -> Result<$out> {
-            self.turnstile.enter(|| self.inner.$name($($arg),*))
+            self.active.enter(|| self.inner.$name($($arg),*))
         }
     )*};
 }
@@ -80,9 +80,9 @@ impl StoreProvider for GuardedProvider {
     }
 
     fn lookup(&self, parent: Ino, name: &Name) -> Result<Attr> {
-        self.turnstile.enter(|| {
+        self.active.enter(|| {
             let attr = self.inner.lookup(parent, name)?;
-            self.turnstile.engine().note_told(self.table, attr.node.ino);
+            self.active.engine().note_told(self.table, attr.node.ino);
             Ok(attr)
         })
     }
@@ -116,7 +116,7 @@ impl StoreProvider for GuardedProvider {
         self.tell(ino, || {
             let entries = self.inner.read_dir_plus(ino, after, limit)?;
             for (_, attr) in &entries {
-                self.turnstile.engine().note_told(self.table, attr.node.ino);
+                self.active.engine().note_told(self.table, attr.node.ino);
             }
             Ok(entries)
         })
@@ -158,17 +158,17 @@ impl StoreProvider for GuardedProvider {
 /// A handle that ends with its transaction.
 struct GuardedHandle {
     slot: HandleSlot,
-    turnstile: Arc<Turnstile>,
+    active: Arc<ActiveTransaction>,
 }
 
 /// The same for handles.
 macro_rules! guarded_handle_calls {
     ($($name:ident($($arg:ident: $type:ty),*) -> $out:ty;)*) => {$(
         fn $name(&self, $($arg: $type),*) -> Result<$out> {
-            self.turnstile.enter(|| match lock(&self.slot).as_ref() {
+            self.active.enter(|| match lock(&self.slot).as_ref() {
                 Some(handle) => handle.$name($($arg),*),
-                // The turnstile is closed before its handles are.
-                None => Err(self.turnstile.ended()),
+                // The transaction is closed before its handles are.
+                None => Err(self.active.ended()),
             })
         }
     )*};
@@ -204,6 +204,6 @@ impl FileHandle for GuardedHandle {
 
 impl Drop for GuardedHandle {
     fn drop(&mut self) {
-        self.turnstile.close_handle(&self.slot);
+        self.active.close_handle(&self.slot);
     }
 }

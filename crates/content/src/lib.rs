@@ -25,6 +25,7 @@
 //! lets the kernel do them); the API acts as the owner of the database.
 
 mod acl;
+mod active_transaction;
 mod attributes;
 mod changes;
 mod client;
@@ -56,7 +57,6 @@ mod sql_files;
 mod staging;
 mod stores;
 mod transaction;
-mod turnstile;
 mod types;
 mod walk;
 mod xattr;

@@ -18,9 +18,9 @@
 
 mod run;
 
+use crate::active_transaction::Pool;
 use crate::database::Database;
 use crate::transaction::{Transaction, TransactionOptions};
-use crate::turnstile::Pool;
 use larder_object::{
     Engine, Error, ErrorKind, Moment, Result, Savepoint, SqlControl, SqlRow, SqlStatement,
 };
@@ -30,8 +30,8 @@ pub(crate) use run::{Place, run_text};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a transaction of a session may keep the turn while others wait for it.
-const SESSION_TURN_MAX: Duration = Duration::from_secs(60);
+/// How long a transaction of a session may keep the writer lock while others wait for it.
+const SESSION_WRITER_LOCK_MAX: Duration = Duration::from_secs(60);
 
 /// An SQL session, with the rights of an `sqlite3` shell: the guard triggers hold for it. It waits
 /// up to 30 s for other clients' locks. Beyond what SQLite has, it knows the functions about files
@@ -135,8 +135,8 @@ impl SqlSession {
     fn inspect(&self, sql: &str, at: usize) -> Result<Option<SqlStatement>> {
         match &self.transaction {
             Some(transaction) => {
-                let (_, turnstile) = transaction.parts();
-                turnstile.enter(|| turnstile.engine().inspect_sql(sql, at))
+                let (_, active) = transaction.parts();
+                active.enter(|| active.engine().inspect_sql(sql, at))
             }
             None => self.alone(|engine| engine.inspect_sql(sql, at)),
         }
@@ -191,19 +191,19 @@ impl SqlSession {
         opens_moments: bool,
         on_row: OnRow<'_>,
     ) -> Result<u64> {
-        let (view, turnstile) = transaction.parts();
+        let (view, active) = transaction.parts();
         let place = Place {
             view,
             host: opens_moments.then_some(&self.database),
             past: self.past.as_ref(),
         };
-        turnstile.enter(|| run_one(&place, turnstile.engine(), sql, statement, &[], on_row))
+        active.enter(|| run_one(&place, active.engine(), sql, statement, &[], on_row))
     }
 
-    fn begin(&self, takes_turn: bool) -> Result<Transaction> {
+    fn begin(&self, is_immediate: bool) -> Result<Transaction> {
         let options = TransactionOptions {
-            takes_turn,
-            turn_max: SESSION_TURN_MAX,
+            is_immediate,
+            writer_lock_max: SESSION_WRITER_LOCK_MAX,
         };
         self.database.begin_in(&self.pool, &options)
     }
@@ -242,12 +242,12 @@ impl SqlSession {
         };
         match control {
             SqlControl::Begin => {
-                let takes_turn = text.split_whitespace().any(is_now);
-                if takes_turn && self.is_read_only {
+                let is_immediate = text.split_whitespace().any(is_now);
+                if is_immediate && self.is_read_only {
                     let why = "the session is read-only; BEGIN without IMMEDIATE";
                     return Err(Error::new(ErrorKind::ReadOnly, why));
                 }
-                self.transaction = Some(self.begin(takes_turn)?);
+                self.transaction = Some(self.begin(is_immediate)?);
                 Ok(())
             }
             SqlControl::Savepoint(_) => {

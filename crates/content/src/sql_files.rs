@@ -6,9 +6,9 @@
 
 mod past;
 
+use crate::active_transaction::lock;
 use crate::database::{Database, Shared};
 use crate::stores::{MountedStore, Stores};
-use crate::turnstile::lock;
 use crate::types::NodeId;
 use larder_object::format::{FileKind, Ino, Name, StoreId};
 use larder_object::{
@@ -24,8 +24,8 @@ const WRITTEN_BYTES_MAX: u64 = 1 << 30;
 pub(crate) struct StatementFiles {
     /// What the transaction sees.
     view: Arc<Shared>,
-    /// The same without its turnstile, which the statement has passed. Made when the first function
-    /// asks. Or the past that the statement sees.
+    /// The same without its transaction, which the statement has passed. Made when the first
+    /// function asks. Or the past that the statement sees.
     inner: OnceLock<Database>,
     pasts: Pasts,
     state: Mutex<State>,

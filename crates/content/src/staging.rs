@@ -7,14 +7,14 @@
 //! does: with its handle, or, after a kill or a crash, when the next session looks.
 //!
 //! The handle is kept until the transaction has ended: to close it is a change of the session's,
-//! which would wait for the turn that the transaction has. Before the transaction expects the file
-//! it has no turn (nobody can take it meanwhile, `Engine::begin_staging`), so what fails until then
-//! leaves nothing behind.
+//! which would wait for the writer lock that the transaction has. Before the transaction expects
+//! the file it has no writer lock (nobody can take it meanwhile, `Engine::begin_staging`), so what
+//! fails until then leaves nothing behind.
 
+use crate::active_transaction::lock;
 use crate::database::Database;
 use crate::provider::FileHandle;
 use crate::transaction::Transaction;
-use crate::turnstile::lock;
 use crate::types::{Attr, Caller};
 use larder_object::format::FileKind;
 use larder_object::{Error, ErrorKind, Result};
@@ -32,17 +32,17 @@ impl Transaction {
     /// [`Database::put`]). Mode 0644, this process's owner.
     ///
     /// Content beyond 64 KiB is written and made durable first, beside the transaction, unless that
-    /// has the turn already; so it is for the beginning of a transaction, before its first change.
-    /// Only then is the turn taken. That content was committed meanwhile counts as somebody's
-    /// commit: if rows were read by SQL before, [`ErrorKind::Conflict`] follows. Errors otherwise
-    /// as [`Database::put`], and [`ErrorKind::Io`] when `content` fails; none of them leaves
-    /// anything, and the transaction goes on. Memory: 1 MiB.
+    /// has the writer lock already; so it is for the beginning of a transaction, before its first
+    /// change. Only then is the writer lock taken. That content was committed meanwhile counts as
+    /// somebody's commit: if rows were read by SQL before, [`ErrorKind::Conflict`] follows. Errors
+    /// otherwise as [`Database::put`], and [`ErrorKind::Io`] when `content` fails; none of them
+    /// leaves anything, and the transaction goes on. Memory: 1 MiB.
     pub fn write_file(&self, path: &[u8], content: &mut dyn Read) -> Result<Attr> {
         let mut buffer = vec![0; BUFFER_BYTES];
         let mut filled = fill(&mut buffer[..STAGED_FROM + 1], content)?;
-        let (view, turnstile) = self.parts();
+        let (view, active) = self.parts();
         let staging = match filled > STAGED_FROM {
-            true => turnstile.between(|| turnstile.engine().begin_staging())?,
+            true => active.between(|| active.engine().begin_staging())?,
             false => None,
         };
         let is_staged = staging.is_some();
@@ -66,7 +66,7 @@ impl Transaction {
         drop(staging);
         if is_staged {
             let table = view.table_of(node.store);
-            turnstile.enter(|| turnstile.engine().expect_name(table, node.ino))?;
+            active.enter(|| active.engine().expect_name(table, node.ino))?;
         }
         let before = self.savepoint()?;
         let named = || {
@@ -87,7 +87,7 @@ impl Transaction {
             view.link(node, parent, &name)
         };
         let outcome = named();
-        if turnstile.is_over() {
+        if active.is_over() {
             return outcome;
         }
         if outcome.is_err() {

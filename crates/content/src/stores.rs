@@ -267,8 +267,8 @@ impl Database {
     }
 
     pub(crate) fn note_stores(&self) {
-        if let Some(turnstile) = self.shared.shown.turnstile() {
-            turnstile.note_stores();
+        if let Some(active) = self.shared.shown.active() {
+            active.note_stores();
         }
     }
 

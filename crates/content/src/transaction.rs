@@ -3,15 +3,15 @@
 //!
 //! # Words
 //! A *short* transaction reads one moment of the database, its *snapshot*. With its first change it
-//! takes the turn (docs/decisions/0002-turn.md): from then on nobody else changes anything until it
-//! ends, so it is for moments, not minutes. Its *turnstile* is what every call passes: it lets one
-//! in at a time, and none after the end.
+//! takes the writer lock (docs/decisions/0002-turn.md): from then on nobody else changes anything
+//! until it ends, so it is for moments, not minutes. Its *active transaction* is what every call
+//! passes: it lets one in at a time, and none after the end.
 //!
 //! ```text
 //!  begin ──▶ open ──commit──▶ committed
 //!             ├──abort, drop──▶ aborted
 //!             ├── what it read was changed by others, at its first change ──▶ aborted: conflict
-//!             └── it keeps the turn for too long ──▶ aborted
+//!             └── it keeps the writer lock for too long ──▶ aborted
 //! ```
 //!
 //! # Invariants
@@ -22,13 +22,13 @@
 //! * `CONTENT-7` After the end of a transaction its handles, and everything else of it, answer an
 //!   error.
 
+use crate::active_transaction::{ActiveTransaction, Pool, lock};
 use crate::database::{Database, Shared, Shown};
 use crate::guarded::GuardedProvider;
 use crate::provider::{FileHandle, ProviderContext, StoreProvider};
 use crate::readonly::{AS_OF, ReadonlyProvider};
 use crate::sql::{self, SqlResult};
 use crate::stores::{MountedStore, Stores};
-use crate::turnstile::{Pool, Turnstile, lock};
 use larder_object::{Engine, Error, ErrorKind, Result, Savepoint, SqlValue, StoreRow, View};
 use std::ops::Deref;
 use std::sync::{Arc, Mutex};
@@ -40,19 +40,20 @@ const TRIES_MAX: u32 = 10;
 /// How a transaction is begun.
 #[derive(Debug, Clone)]
 pub struct TransactionOptions {
-    /// Takes the turn at the beginning instead of at the first change: no conflict can follow, and
-    /// others wait from the beginning. For transactions that read what they are going to change.
-    pub takes_turn: bool,
-    /// How long it may keep the turn. After that its next operation fails, and when somebody else
-    /// waits for the turn it is rolled back even without one. Default: 10 s.
-    pub turn_max: Duration,
+    /// Takes the writer lock at the beginning instead of at the first change: no conflict can
+    /// follow, and others wait from the beginning. For transactions that read what they are going
+    /// to change.
+    pub is_immediate: bool,
+    /// How long it may keep the writer lock. After that its next operation fails, and when somebody
+    /// else waits for the writer lock it is rolled back even without one. Default: 10 s.
+    pub writer_lock_max: Duration,
 }
 
 impl Default for TransactionOptions {
     fn default() -> TransactionOptions {
         TransactionOptions {
-            takes_turn: false,
-            turn_max: Duration::from_secs(10),
+            is_immediate: false,
+            writer_lock_max: Duration::from_secs(10),
         }
     }
 }
@@ -60,15 +61,15 @@ impl Default for TransactionOptions {
 /// A short transaction over files and rows. It has the operations of a [`Database`], which see its
 /// own changes; nobody else does before [`Transaction::commit`]. Dropping it aborts it.
 ///
-/// Content is written while the transaction has the turn: what takes long to write keeps others
-/// waiting, but by [`Transaction::write_file`].
+/// Content is written while the transaction has the writer lock: what takes long to write keeps
+/// others waiting, but by [`Transaction::write_file`].
 ///
 /// One operation runs at a time; others wait. `sync` in it does nothing: the commit is durable.
 /// What is for the whole database (`check`, `defrag`, `shrink`, …) answers
 /// [`ErrorKind::Unsupported`].
 pub struct Transaction {
     view: Database,
-    turnstile: Arc<Turnstile>,
+    active: Arc<ActiveTransaction>,
     host: Database,
     /// Files that were written beside it, open until its end (`staging`).
     staged: Mutex<Vec<Box<dyn FileHandle>>>,
@@ -93,37 +94,34 @@ impl Database {
         pool: &Arc<Pool>,
         options: &TransactionOptions,
     ) -> Result<Transaction> {
-        if self.shared.shown.turnstile().is_some() {
+        if self.shared.shown.active().is_some() {
             return Err(Error::new(
                 ErrorKind::Unsupported,
                 "a transaction cannot hold another one; use a savepoint",
             ));
         }
         let engine = self.shared.shown.engine()?;
-        if let Err(error) = engine.make_missed_room(options.takes_turn) {
+        if let Err(error) = engine.expire_early_if_missed(options.is_immediate) {
             tracing::warn!("no room is made for transactions: {error}"); // It may need none.
         }
         self.look_into_snapshots();
         // First a place, then the engine: the last one to have it has just given back one that
         // knows the present.
-        let ticket = (options.takes_turn).then(|| engine.enter_writers());
+        let ticket = (options.is_immediate).then(|| engine.enter_writers());
         let engine = pool.take(engine)?;
         if let Some(ticket) = ticket {
             engine.use_ticket(ticket)?;
         }
-        let turnstile = Turnstile::new(
+        let active = ActiveTransaction::new(
             engine,
             Arc::clone(pool),
             Arc::clone(&self.shared) as _,
-            options.turn_max,
+            options.writer_lock_max,
         );
-        let turnstile = Arc::new(turnstile);
+        let active = Arc::new(active);
         let view = Database {
             shared: Arc::new(Shared {
-                shown: Shown::Transaction(
-                    Arc::clone(turnstile.engine()),
-                    Some(Arc::clone(&turnstile)),
-                ),
+                shown: Shown::Transaction(Arc::clone(active.engine()), Some(Arc::clone(&active))),
                 factories: Arc::clone(&self.shared.factories),
                 stores: Stores::default(),
                 pool: Arc::default(),
@@ -140,30 +138,30 @@ impl Database {
         let host = self.clone();
         let transaction = Transaction {
             view,
-            turnstile,
+            active,
             host,
             staged: Mutex::default(),
         };
-        if options.takes_turn {
-            transaction.turnstile.take_turn()?;
+        if options.is_immediate {
+            transaction.active.lock_writer()?;
         }
         Ok(transaction)
     }
 
     /// Runs `body` in a short transaction and commits it; an error of `body` aborts it. After a
-    /// conflict it runs again, with the turn from the beginning, so that it meets no other; and so
-    /// it does where there was no room, once the oldest history has given way. Ten times at most.
-    /// `body` must not do what cannot be repeated.
+    /// conflict it runs again, with the writer lock from the beginning, so that it meets no other;
+    /// and so it does where there was no room, once the oldest history has given way. Ten times at
+    /// most. `body` must not do what cannot be repeated.
     pub fn transaction<T>(&self, mut body: impl FnMut(&Transaction) -> Result<T>) -> Result<T> {
         let mut tries = 0;
         loop {
             tries += 1;
             let options = TransactionOptions {
-                takes_turn: tries > 1,
+                is_immediate: tries > 1,
                 ..TransactionOptions::default()
             };
             let transaction = self.begin_with(&options)?;
-            let since = self.shared.shown.engine()?.rooms_made();
+            let since = self.shared.shown.engine()?.early_expiries();
             let outcome = body(&transaction).and_then(|value| {
                 transaction.commit()?;
                 Ok(value)
@@ -175,7 +173,7 @@ impl Database {
                 Err(error)
                     if error.kind() == ErrorKind::NoSpace
                         && tries < TRIES_MAX
-                        && self.whole()?.make_room_again(tries - 1, since)? => {}
+                        && self.whole()?.expire_early_again(tries - 1, since)? => {}
                 outcome => return outcome,
             }
         }
@@ -185,7 +183,7 @@ impl Database {
 impl Database {
     /// The engine, for what is not part of a transaction.
     pub(crate) fn whole(&self) -> Result<&Arc<Engine>> {
-        match self.shared.shown.turnstile() {
+        match self.shared.shown.active() {
             None => self.shared.shown.engine(),
             Some(_) => Err(Error::new(
                 ErrorKind::Unsupported,
@@ -197,18 +195,18 @@ impl Database {
     /// Reads what passes no provider.
     pub(crate) fn read<T>(&self, work: impl FnOnce(&View) -> Result<T>) -> Result<T> {
         let view = self.shared.shown.view();
-        match self.shared.shown.turnstile() {
+        match self.shared.shown.active() {
             None => work(view),
-            Some(turnstile) => turnstile.enter(|| work(view)),
+            Some(active) => active.enter(|| work(view)),
         }
     }
 
     /// Runs an operation that passes no provider.
     pub(crate) fn enter<T>(&self, work: impl FnOnce(&Engine) -> Result<T>) -> Result<T> {
         let engine = self.shared.shown.engine()?;
-        match self.shared.shown.turnstile() {
+        match self.shared.shown.active() {
             None => work(engine),
-            Some(turnstile) => turnstile.enter(|| work(engine)),
+            Some(active) => active.enter(|| work(engine)),
         }
     }
 }
@@ -238,11 +236,11 @@ impl Shared {
             store: row.store,
             table_store: row.table_store,
         });
-        Some(match self.shown.turnstile() {
-            Some(turnstile) => Arc::new(GuardedProvider::new(
+        Some(match self.shown.active() {
+            Some(active) => Arc::new(GuardedProvider::new(
                 provider,
                 row.table_store,
-                Arc::clone(turnstile),
+                Arc::clone(active),
             )),
             None => provider,
         })
@@ -262,13 +260,13 @@ impl Transaction {
             host: None,
             past: None,
         };
-        self.turnstile
-            .enter(|| sql::run_text(&place, self.turnstile.engine(), sql, parameters))
+        self.active
+            .enter(|| sql::run_text(&place, self.active.engine(), sql, parameters))
     }
 
     /// What the session runs a statement in.
-    pub(crate) fn parts(&self) -> (&Database, &Arc<Turnstile>) {
-        (&self.view, &self.turnstile)
+    pub(crate) fn parts(&self) -> (&Database, &Arc<ActiveTransaction>) {
+        (&self.view, &self.active)
     }
 
     /// The database beside the transaction.
@@ -283,21 +281,20 @@ impl Transaction {
 
     /// A moment to go back to.
     pub fn savepoint(&self) -> Result<Savepoint> {
-        self.turnstile
-            .enter(|| self.turnstile.engine().set_savepoint())
+        self.active.enter(|| self.active.engine().set_savepoint())
     }
 
     /// Takes back everything since the savepoint, which stays; later ones are gone. Handles stay
     /// open. [`ErrorKind::InvalidInput`] when it is gone itself.
     pub fn roll_back_to(&self, savepoint: Savepoint) -> Result<()> {
-        self.turnstile
-            .enter(|| self.turnstile.engine().roll_back_to(savepoint))
+        self.active
+            .enter(|| self.active.engine().roll_back_to(savepoint))
     }
 
     /// Forgets the savepoint and later ones; what was done since stays.
     pub fn release(&self, savepoint: Savepoint) -> Result<()> {
-        self.turnstile
-            .enter(|| self.turnstile.engine().release_savepoint(savepoint))
+        self.active
+            .enter(|| self.active.engine().release_savepoint(savepoint))
     }
 
     /// Commits, durably; handles of the transaction are closed. Then everything is seen through the
@@ -307,7 +304,7 @@ impl Transaction {
     /// was written to, which new files of at most 64 KiB in all are not; nothing when nothing was
     /// changed.
     pub fn commit(&self) -> Result<()> {
-        let outcome = self.turnstile.commit();
+        let outcome = self.active.commit();
         lock(&self.staged).clear();
         match outcome? {
             true => self.host.reload_stores(),
@@ -318,7 +315,7 @@ impl Transaction {
     /// Takes everything back. Nothing of the transaction is left, and its space is free.
     /// Idempotent.
     pub fn abort(&self) {
-        self.turnstile.abort();
+        self.active.abort();
         lock(&self.staged).clear();
     }
 }

@@ -1,8 +1,8 @@
 //! One request on its way through a handler.
 
 use crate::errno::Errno;
+use crate::in_flight::{InFlight, RequestSlot};
 use crate::request::Request;
-use crate::seats::{Seat, Seats};
 use std::fmt;
 use std::time::{Duration, Instant};
 
@@ -12,8 +12,8 @@ pub struct Call<'c, S> {
     pub request: Request,
     /// What the filesystem made for this request; it gets it back after the reply.
     pub span: S,
-    seat: &'c Seat,
-    seats: &'c Seats,
+    slot: &'c RequestSlot,
+    in_flight: &'c InFlight,
     /// Hires a worker when none is idle.
     hire: &'c dyn Fn(),
 }
@@ -22,15 +22,15 @@ impl<'c, S> Call<'c, S> {
     pub(crate) fn new(
         request: Request,
         span: S,
-        seat: &'c Seat,
-        seats: &'c Seats,
+        slot: &'c RequestSlot,
+        in_flight: &'c InFlight,
         hire: &'c dyn Fn(),
     ) -> Call<'c, S> {
         Call {
             request,
             span,
-            seat,
-            seats,
+            slot,
+            in_flight,
             hire,
         }
     }
@@ -38,14 +38,14 @@ impl<'c, S> Call<'c, S> {
     /// Whether the caller was interrupted by a signal meanwhile. A handler that waits then answers
     /// `EINTR`; one that does not wait need not ask.
     pub fn is_interrupted(&self) -> bool {
-        self.seat.is_interrupted(self.request.unique)
+        self.slot.is_interrupted(self.request.unique)
     }
 
     /// Runs `wait`, which waits for the kernel, which in turn may wait for other requests.
     /// Meanwhile this worker counts for nothing (`PROTOCOL-4`): they are served, however many wait
     /// so.
     pub fn away<T>(&self, wait: impl FnOnce() -> T) -> T {
-        let _away = self.seats.away();
+        let _away = self.in_flight.away();
         (self.hire)();
         wait()
     }

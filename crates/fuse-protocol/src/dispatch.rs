@@ -87,28 +87,29 @@ pub(crate) fn dispatch<F: Filesystem>(
         Operation::Release(release) => filesystem.release(call, release),
         Operation::Fsync { handle, data_only } => filesystem.fsync(call, handle, data_only),
         Operation::Setxattr(set) => filesystem.setxattr(call, set),
-        Operation::Getxattr { name, room_bytes } => {
-            reply.put_sized(&filesystem.getxattr(call, name)?, room_bytes)
-        }
-        Operation::Listxattr { room_bytes } => {
-            reply.put_sized(&filesystem.listxattr(call)?, room_bytes)
+        Operation::Getxattr {
+            name,
+            capacity_bytes,
+        } => reply.put_sized(&filesystem.getxattr(call, name)?, capacity_bytes),
+        Operation::Listxattr { capacity_bytes } => {
+            reply.put_sized(&filesystem.listxattr(call)?, capacity_bytes)
         }
         Operation::Removexattr { name } => filesystem.removexattr(call, name),
         Operation::Opendir(open) => reply.put(&encode_opened(&filesystem.opendir(call, open)?)),
         Operation::Readdir {
             handle,
             offset,
-            room_bytes,
+            capacity_bytes,
         } => {
-            let mut listing = DirectoryReply::new(reply, room_bytes);
+            let mut listing = DirectoryReply::new(reply, capacity_bytes);
             filesystem.readdir(call, handle, offset, &mut listing)
         }
         Operation::Readdirplus {
             handle,
             offset,
-            room_bytes,
+            capacity_bytes,
         } => {
-            let mut listing = DirectoryPlusReply::new(reply, room_bytes);
+            let mut listing = DirectoryPlusReply::new(reply, capacity_bytes);
             filesystem.readdirplus(call, handle, offset, &mut listing)
         }
         Operation::Releasedir(release) => filesystem.releasedir(call, release),
@@ -118,9 +119,9 @@ pub(crate) fn dispatch<F: Filesystem>(
         Operation::Setlkw(lock) => filesystem.setlkw(call, lock),
         Operation::Access { mask } => filesystem.access(call, mask),
         Operation::Ioctl(ioctl) => {
-            let room_bytes = ioctl.out_bytes_max as usize;
+            let capacity_bytes = ioctl.out_bytes_max as usize;
             let answer = filesystem.ioctl(call, ioctl)?;
-            if answer.data.len() > room_bytes {
+            if answer.data.len() > capacity_bytes {
                 return Err(Errno::ERANGE);
             }
             reply.put(&encode_ioctl(&answer))?;

@@ -22,7 +22,7 @@
 //!   memory.
 //! * `PROTOCOL-3` An INTERRUPT marks the request that it is about, while a handler works on it, and
 //!   no other; one that comes before the handler begins is asked for again until it has.
-//! * `PROTOCOL-4` While there are seats, a request never waits for a handler to return. A handler
+//! * `PROTOCOL-4` While there are slots, a request never waits for a handler to return. A handler
 //!   that waits for the kernel ([`Call::away`]) takes none.
 //! * `PROTOCOL-5` After a handler has panicked no handler is called again: every request fails with
 //!   `EIO` until the mount is gone. A panic beside a handler, in `begin`, `describe` or `end`,
@@ -43,13 +43,13 @@ mod filesystem;
 mod flags;
 #[cfg(fuzzing)]
 pub mod fuzzing;
+mod in_flight;
 pub mod memory;
 mod mount;
 mod notify;
 mod opcode;
 mod reply;
 mod request;
-mod seats;
 mod service;
 mod session;
 mod values;

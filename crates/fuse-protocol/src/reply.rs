@@ -56,14 +56,14 @@ impl<'b> ReplyBuffer<'b> {
     }
 
     /// A value that the caller may first ask for the length of.
-    pub(crate) fn put_sized(&mut self, value: &[u8], room_bytes: u32) -> Result<(), Errno> {
-        if room_bytes == 0 {
+    pub(crate) fn put_sized(&mut self, value: &[u8], capacity_bytes: u32) -> Result<(), Errno> {
+        if capacity_bytes == 0 {
             return self.put(&wire::GetxattrOut {
                 size: value.len() as u32,
                 padding: 0,
             });
         }
-        if value.len() > room_bytes as usize {
+        if value.len() > capacity_bytes as usize {
             return Err(Errno::ERANGE);
         }
         self.put_bytes(value)
@@ -213,20 +213,28 @@ pub(crate) fn encode_ioctl(reply: &IoctlReply) -> wire::IoctlOut {
 #[derive(Debug)]
 pub struct DirectoryReply<'r, 'b> {
     reply: &'r mut ReplyBuffer<'b>,
-    room_bytes: usize,
+    capacity_bytes: usize,
 }
 
 impl<'r, 'b> DirectoryReply<'r, 'b> {
-    pub(crate) fn new(reply: &'r mut ReplyBuffer<'b>, room_bytes: u32) -> Self {
-        let room_bytes = (room_bytes as usize).min(reply.bytes.len());
-        DirectoryReply { reply, room_bytes }
+    pub(crate) fn new(reply: &'r mut ReplyBuffer<'b>, capacity_bytes: u32) -> Self {
+        let capacity_bytes = (capacity_bytes as usize).min(reply.bytes.len());
+        DirectoryReply {
+            reply,
+            capacity_bytes,
+        }
     }
 
     /// Adds a line; `next` is the offset from which a listing goes on behind it, never 0. `false`,
     /// and nothing added: there is no room.
     #[must_use]
     pub fn add(&mut self, name: &[u8], node: NodeNumber, kind: FileType, next: u64) -> bool {
-        put_line(self.reply, self.room_bytes, None, (name, node, kind, next))
+        put_line(
+            self.reply,
+            self.capacity_bytes,
+            None,
+            (name, node, kind, next),
+        )
     }
 }
 
@@ -234,13 +242,16 @@ impl<'r, 'b> DirectoryReply<'r, 'b> {
 #[derive(Debug)]
 pub struct DirectoryPlusReply<'r, 'b> {
     reply: &'r mut ReplyBuffer<'b>,
-    room_bytes: usize,
+    capacity_bytes: usize,
 }
 
 impl<'r, 'b> DirectoryPlusReply<'r, 'b> {
-    pub(crate) fn new(reply: &'r mut ReplyBuffer<'b>, room_bytes: u32) -> Self {
-        let room_bytes = (room_bytes as usize).min(reply.bytes.len());
-        DirectoryPlusReply { reply, room_bytes }
+    pub(crate) fn new(reply: &'r mut ReplyBuffer<'b>, capacity_bytes: u32) -> Self {
+        let capacity_bytes = (capacity_bytes as usize).min(reply.bytes.len());
+        DirectoryPlusReply {
+            reply,
+            capacity_bytes,
+        }
     }
 
     /// Adds a line with attributes, which counts a lookup of the node. `next` and the answer as in
@@ -261,7 +272,7 @@ impl<'r, 'b> DirectoryPlusReply<'r, 'b> {
             attr_ttl: ttl,
         });
         let line = (name, attr.node, attr.kind, next);
-        put_line(self.reply, self.room_bytes, Some(&entry), line)
+        put_line(self.reply, self.capacity_bytes, Some(&entry), line)
     }
 
     /// Adds a line without attributes, which counts no lookup: `.` and `..`, and what has none.
@@ -269,13 +280,13 @@ impl<'r, 'b> DirectoryPlusReply<'r, 'b> {
     pub fn add_bare(&mut self, name: &[u8], node: NodeNumber, kind: FileType, next: u64) -> bool {
         let entry = wire::EntryOut::default();
         let line = (name, node, kind, next);
-        put_line(self.reply, self.room_bytes, Some(&entry), line)
+        put_line(self.reply, self.capacity_bytes, Some(&entry), line)
     }
 }
 
 fn put_line(
     reply: &mut ReplyBuffer<'_>,
-    room_bytes: usize,
+    capacity_bytes: usize,
     entry: Option<&wire::EntryOut>,
     (name, node, kind, next): (&[u8], NodeNumber, FileType, u64),
 ) -> bool {
@@ -288,7 +299,7 @@ fn put_line(
     };
     let len_bytes = entry_bytes.len() + size_of::<wire::Dirent>() + name.len();
     let padding = &[0; 7][..len_bytes.next_multiple_of(8) - len_bytes];
-    if reply.len_bytes + len_bytes + padding.len() > room_bytes {
+    if reply.len_bytes + len_bytes + padding.len() > capacity_bytes {
         return false;
     }
     [entry_bytes, wire::bytes_of(&dirent), name, padding]

@@ -113,10 +113,10 @@ pub(crate) enum Operation<'r> {
     Setxattr(SetXattr<'r>),
     Getxattr {
         name: &'r [u8],
-        room_bytes: u32,
+        capacity_bytes: u32,
     },
     Listxattr {
-        room_bytes: u32,
+        capacity_bytes: u32,
     },
     Removexattr {
         name: &'r [u8],
@@ -125,12 +125,12 @@ pub(crate) enum Operation<'r> {
     Readdir {
         handle: HandleNumber,
         offset: u64,
-        room_bytes: u32,
+        capacity_bytes: u32,
     },
     Readdirplus {
         handle: HandleNumber,
         offset: u64,
-        room_bytes: u32,
+        capacity_bytes: u32,
     },
     Releasedir(Release),
     Fsyncdir {
@@ -340,30 +340,30 @@ pub(crate) fn decode<'r>(
         }
         Opcode::Setxattr => Operation::Setxattr(set_xattr(body, dialect)?),
         Opcode::Getxattr => {
-            let room_bytes = body.fixed::<wire::GetxattrIn>()?.size;
+            let capacity_bytes = body.fixed::<wire::GetxattrIn>()?.size;
             Operation::Getxattr {
                 name: body.name()?,
-                room_bytes,
+                capacity_bytes,
             }
         }
         Opcode::Listxattr => Operation::Listxattr {
-            room_bytes: body.fixed::<wire::GetxattrIn>()?.size,
+            capacity_bytes: body.fixed::<wire::GetxattrIn>()?.size,
         },
         Opcode::Removexattr => Operation::Removexattr { name: body.name()? },
         Opcode::Readdir => {
-            let (handle, offset, room_bytes) = listing(&body.fixed()?);
+            let (handle, offset, capacity_bytes) = listing(&body.fixed()?);
             Operation::Readdir {
                 handle,
                 offset,
-                room_bytes,
+                capacity_bytes,
             }
         }
         Opcode::Readdirplus => {
-            let (handle, offset, room_bytes) = listing(&body.fixed()?);
+            let (handle, offset, capacity_bytes) = listing(&body.fixed()?);
             Operation::Readdirplus {
                 handle,
                 offset,
-                room_bytes,
+                capacity_bytes,
             }
         }
         Opcode::Getlk => Operation::Getlk(lock_request(&body.fixed()?)),

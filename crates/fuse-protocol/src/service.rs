@@ -13,10 +13,10 @@ use crate::call::{Call, Outcome};
 use crate::dispatch::dispatch;
 use crate::errno::Errno;
 use crate::filesystem::Filesystem;
+use crate::in_flight::{InFlight, RequestSlot};
 use crate::opcode::Opcode;
 use crate::reply::ReplyBuffer;
 use crate::request::{Dialect, Incoming, Malformed, Operation, decode};
-use crate::seats::{Seat, Seats};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -24,8 +24,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 pub(crate) struct Service<F> {
     pub(crate) filesystem: F,
     pub(crate) dialect: Dialect,
-    pub(crate) seats: Seats,
-    /// How many requests may wait for locks at once; the other seats serve those who hold them.
+    pub(crate) in_flight: InFlight,
+    /// How many requests may wait for locks at once; the other slots serve those who hold them.
     pub(crate) lock_wait_max: usize,
     lock_waits: AtomicUsize,
     /// A handler has panicked: nothing is true any more (`PROTOCOL-5`).
@@ -47,16 +47,21 @@ pub(crate) struct Work<'c, S> {
     pub(crate) answer: Answer,
     /// `None`: it never reached the filesystem.
     call: Option<Call<'c, S>>,
-    seat: &'c Seat,
+    slot: &'c RequestSlot,
     written_bytes: usize,
 }
 
 impl<F: Filesystem> Service<F> {
-    pub(crate) fn new(filesystem: F, dialect: Dialect, seats: Seats, lock_wait_max: usize) -> Self {
+    pub(crate) fn new(
+        filesystem: F,
+        dialect: Dialect,
+        in_flight: InFlight,
+        lock_wait_max: usize,
+    ) -> Self {
         Service {
             filesystem,
             dialect,
-            seats,
+            in_flight,
             lock_wait_max,
             lock_waits: AtomicUsize::new(0),
             is_broken: AtomicBool::new(false),
@@ -71,7 +76,7 @@ impl<F: Filesystem> Service<F> {
     /// Serves a request; what it replies is in `memory`.
     pub(crate) fn work<'c>(
         &'c self,
-        seat: &'c Seat,
+        slot: &'c RequestSlot,
         hire: &'c dyn Fn(),
         incoming: &Incoming<'_>,
         memory: &mut [u8],
@@ -79,7 +84,7 @@ impl<F: Filesystem> Service<F> {
         let refused = |answer| Work {
             answer,
             call: None,
-            seat,
+            slot,
             written_bytes: 0,
         };
         let Some(opcode) = Opcode::from_number(incoming.header.opcode) else {
@@ -100,16 +105,16 @@ impl<F: Filesystem> Service<F> {
             }
         };
 
-        seat.begin(request.unique);
+        slot.begin(request.unique);
         let Some(mut span) = beside(opcode, "begin", || self.filesystem.begin(&request)) else {
-            seat.end();
+            slot.end();
             return refused(error_answer(opcode, Errno::EIO)); // PROTOCOL-5
         };
         let described = beside(opcode, "describe", || {
             let detail = operation.detail();
             self.filesystem.describe(&mut span, &request, &detail);
         });
-        let mut call = Call::new(request, span, seat, &self.seats, hire);
+        let mut call = Call::new(request, span, slot, &self.in_flight, hire);
         let written_bytes = match &operation {
             Operation::Write(write) => write.data.len(),
             _ => 0,
@@ -127,7 +132,7 @@ impl<F: Filesystem> Service<F> {
         Work {
             answer,
             call: Some(call),
-            seat,
+            slot,
             written_bytes,
         }
     }
@@ -166,7 +171,7 @@ impl<F: Filesystem> Service<F> {
             return;
         };
         // Nobody waits any longer that could be interrupted.
-        work.seat.end();
+        work.slot.end();
         let (error, reply_bytes) = match work.answer {
             Answer::Silent => (None, 0),
             Answer::Error(error) => (Some(error), 0),

@@ -5,9 +5,9 @@ use crate::device::Device;
 use crate::errno::Errno;
 use crate::filesystem::Filesystem;
 use crate::flags::InitFlags;
+use crate::in_flight::InFlight;
 use crate::opcode::Opcode;
 use crate::request::{Dialect, Incoming, decode_init};
-use crate::seats::Seats;
 use crate::service::Service;
 use crate::wire;
 use crate::workers::Workers;
@@ -71,7 +71,12 @@ impl<F: Filesystem> Session<F> {
         // As many as are always there serve on while all the others wait for locks.
         let lock_wait_max = workers_max.saturating_sub(options.workers.max(1));
         Ok(Session {
-            service: Service::new(filesystem, dialect, Seats::new(workers_max), lock_wait_max),
+            service: Service::new(
+                filesystem,
+                dialect,
+                InFlight::new(workers_max),
+                lock_wait_max,
+            ),
             device,
             negotiated,
             options,

@@ -2,7 +2,7 @@
 //!
 //! Each worker has a clone of the device, with a queue of its own for the requests in work, where
 //! the system permits it. Some workers are kept. When the last idle one gets a request, another is
-//! hired, up to the number of seats (`PROTOCOL-4`); a worker goes when enough others are idle,
+//! hired, up to the number of slots (`PROTOCOL-4`); a worker goes when enough others are idle,
 //! which are some more than are kept: one that is hired for each request costs a hundred times what
 //! a request costs.
 
@@ -10,9 +10,9 @@ use crate::buffers::Buffers;
 use crate::device::Device;
 use crate::errno::Errno;
 use crate::filesystem::Filesystem;
+use crate::in_flight::RequestSlot;
 use crate::opcode::Opcode;
 use crate::request::{Dialect, Incoming, Malformed, Operation, decode};
-use crate::seats::Seat;
 use crate::service::{Answer, Service};
 use crate::wire;
 use std::io;
@@ -66,30 +66,30 @@ impl<'s, F: Filesystem> Workers<'s, F> {
         failed.map_or(Ok(()), |error| Err(error.into()))
     }
 
-    /// One more worker, if there is a seat and the system has a thread.
+    /// One more worker, if there is a slot and the system has a thread.
     fn hire<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>) -> bool {
-        let Some(seat) = self.service.seats.reserve() else {
+        let Some(slot) = self.service.in_flight.reserve() else {
             return false;
         };
         self.idle.fetch_add(1, Ordering::SeqCst);
         let hired = Builder::new()
             .name("fuse-worker".into())
-            .spawn_scoped(scope, move || self.work(scope, seat));
+            .spawn_scoped(scope, move || self.work(scope, slot));
         if let Err(error) = &hired {
             self.idle.fetch_sub(1, Ordering::SeqCst);
-            self.service.seats.leave(seat);
+            self.service.in_flight.leave(slot);
             tracing::warn!("no thread for another worker: {error}; requests wait for each other");
         }
         hired.is_ok()
     }
 
-    fn work<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>, seat: usize) {
+    fn work<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>, slot: usize) {
         let device = self.device.clone_queue().unwrap_or_else(|error| {
             tracing::debug!("the device cannot be cloned: {error}; this worker shares it");
             self.device.clone()
         });
-        let own = self.service.seats.seat(seat);
-        own.sit(&device);
+        let own = self.service.in_flight.slot(slot);
+        own.attach(&device);
         let hire = || {
             if self.idle.load(Ordering::SeqCst) == 0 {
                 self.hire(scope);
@@ -117,12 +117,12 @@ impl<'s, F: Filesystem> Workers<'s, F> {
             }
         }
         self.idle.fetch_sub(1, Ordering::SeqCst);
-        self.service.seats.leave(seat);
+        self.service.in_flight.leave(slot);
     }
 
     fn serve(
         &self,
-        seat: &Seat,
+        slot: &RequestSlot,
         hire: &dyn Fn(),
         device: &Device,
         buffers: &mut Buffers,
@@ -142,13 +142,13 @@ impl<'s, F: Filesystem> Workers<'s, F> {
         let unique = incoming.header.unique;
         if incoming.header.opcode == Opcode::Interrupt as u32 {
             match interrupted(&incoming) {
-                Ok(interrupted) if self.service.seats.interrupt(interrupted) => {}
+                Ok(interrupted) if self.service.in_flight.interrupt(interrupted) => {}
                 Ok(_) => self.ask_again(buffers.reply(unique, -Errno::EAGAIN.code(), 0)),
                 Err(Malformed) => tracing::error!("malformed: {:?}", incoming.header),
             }
             return;
         }
-        let work = self.service.work(seat, hire, &incoming, memory);
+        let work = self.service.work(slot, hire, &incoming, memory);
         let is_delivered = match work.answer {
             Answer::Silent => true,
             Answer::Error(error) => send(device, buffers.reply(unique, -error.code(), 0)),
@@ -162,7 +162,7 @@ impl<'s, F: Filesystem> Workers<'s, F> {
     /// the request is still there. The kernel looks for it only in the queue of the device by which
     /// the answer comes, so all devices give it; all but one are told that they do not have it.
     fn ask_again(&self, reply: &[u8]) {
-        for device in self.service.seats.devices() {
+        for device in self.service.in_flight.devices() {
             send(&device, reply);
         }
         std::thread::yield_now();

@@ -289,7 +289,7 @@ fn waits_for_locks_end_with_a_signal_and_hold_up_nobody() {
         .stderr(Stdio::piped())
         .output()
         .unwrap();
-    assert!(!refused.status.success(), "there is no seat left for it");
+    assert!(!refused.status.success(), "there is no slot left for it");
     for (waiter, count) in waiters.iter_mut().zip(1..) {
         waiter.kill().unwrap();
         assert!(!waiter.wait().unwrap().success());

@@ -29,7 +29,7 @@
 //!
 //! # Waiting
 //! Dropping pages waits for fills and writebacks under way. The gate is open then, and the worker
-//! that waits takes no seat ([`larder_fuse_protocol::Call::away`]), so that they are served,
+//! that waits takes no slot ([`larder_fuse_protocol::Call::away`]), so that they are served,
 //! however many wait.
 //!
 //! # Where nothing is direct

@@ -99,7 +99,7 @@ pub fn unmount(mountpoint: &Path) -> Result<Vec<Remaining>, Error> {
     }
     ending.make_durable().map_err(|error| {
         let place = ending.place.display();
-        let remedy = match is_room_missing(&error) {
+        let remedy = match is_out_of_space(&error) {
             true => String::new(),
             false => format!(
                 "; what its server's log says remedies it, or 'larder umount --lazy {place}' gives \
@@ -125,7 +125,7 @@ pub fn detach(mountpoint: &Path) -> Result<(), Error> {
         false => Ok(()),
     };
     match durable {
-        Err(error) if is_room_missing(&error) => Err(not_durable(&ending.place, error)),
+        Err(error) if is_out_of_space(&error) => Err(not_durable(&ending.place, error)),
         durable => {
             ending.unmounter.detach()?;
             durable.map_err(|error| {
@@ -137,7 +137,7 @@ pub fn detach(mountpoint: &Path) -> Result<(), Error> {
 }
 
 /// Whether it can be made durable once there is room.
-fn is_room_missing(error: &io::Error) -> bool {
+fn is_out_of_space(error: &io::Error) -> bool {
     use io::ErrorKind::{QuotaExceeded, StorageFull};
     matches!(error.kind(), StorageFull | QuotaExceeded)
 }

@@ -349,7 +349,7 @@ impl Volume {
             }
             Image::Sparse(_) => rustix::fs::ftruncate(file.as_file(), bytes),
         }
-        .map_err(|errno| no_room(errno, bytes, directory))?;
+        .map_err(|errno| no_space(errno, bytes, directory))?;
         let device = attach(file.path())?;
         let opened = File::open(&device).said(|| device.display().to_string());
         // Now that we have it open, this only says that it goes with its last user (VOLUME-1).
@@ -498,7 +498,7 @@ fn detach(device: &Path) -> Result<()> {
     process::output("losetup", &[OsStr::new("--detach"), device.as_ref()]).map(drop)
 }
 
-fn no_room(errno: rustix::io::Errno, bytes: u64, directory: &Path) -> Error {
+fn no_space(errno: rustix::io::Errno, bytes: u64, directory: &Path) -> Error {
     let text = format!(
         "a volume of {} MiB does not fit in '{}': {errno}; name another place with --work, or a \
          smaller --volume",

@@ -42,7 +42,7 @@ use crate::commit::group::Group;
 use crate::engine::{Edit, Engine, lock};
 use crate::history::horizon::Horizon;
 use crate::session::workspace::assert_granted;
-use crate::session::writer_lock::Turn;
+use crate::session::writer_lock::WriterLock;
 use crate::view::node::{Node, NodeState};
 use crate::write::delayed_allocation::PATIENCE_WITH_STREAMS;
 use crate::write::frozen::FrozenNode;
@@ -60,8 +60,8 @@ const RECLAIM_PAUSE: Duration = Duration::from_secs(1);
 /// database next goes on by himself.
 const CLOSE_STEPS_MAX: usize = 4;
 
-/// Lets users of the turn in again, whatever happens.
-struct OpenAgain<'e>(&'e Turn);
+/// Lets users of the writer lock in again, whatever happens.
+struct OpenAgain<'e>(&'e WriterLock);
 
 impl Drop for OpenAgain<'_> {
     fn drop(&mut self) {
@@ -176,11 +176,11 @@ impl Engine {
         Ok(())
     }
 
-    /// The background's part: due groups, reclaim, and giving the turn back.
+    /// The background's part: due groups, reclaim, and giving the writer lock back.
     pub(crate) fn commit_if_due(&self) -> Result<()> {
         self.apply_if_due()?;
         self.end_let_go()?;
-        if !self.turn.is_held() {
+        if !self.writer_lock.is_held() {
             let is_time = lock(&self.group)
                 .reclaim_after
                 .is_none_or(|after| Instant::now() >= after);
@@ -191,19 +191,19 @@ impl Engine {
                 return Ok(());
             }
             // Space waits to be reclaimed, and nobody else may come to do it. Do not wait for the
-            // turn: this thread's pin is what others may wait for.
-            if !self.turn.try_begin(|| self.refresh_with_turn())? {
+            // writer lock: this thread's pin is what others may wait for.
+            if !self.writer_lock.try_begin(|| self.refresh_locked())? {
                 lock(&self.group).reclaim_after = Some(Instant::now() + RECLAIM_PAUSE);
                 return Ok(());
             }
-            self.turn.end();
+            self.writer_lock.end();
         }
-        // As a user of the turn: beside who is alone nothing is changed.
-        if self.has_unsettled() && self.turn.try_begin(|| self.refresh_with_turn())? {
+        // As a user of the writer lock: beside who is alone nothing is changed.
+        if self.has_unsettled() && self.writer_lock.try_begin(|| self.refresh_locked())? {
             let _edit = Edit { engine: self };
             self.place_unsettled()?;
         }
-        if self.turn.is_wanted() {
+        if self.writer_lock.is_wanted() {
             return self.hand_over();
         }
         let (is_empty, age, is_old, may_reclaim) = {
@@ -234,30 +234,30 @@ impl Engine {
                     None => lock(&self.group).reclaim_after = Some(Instant::now() + RECLAIM_PAUSE),
                 }
             }
-            self.give_turn_back();
+            self.unlock_writer();
         }
         Ok(())
     }
 
-    /// Commits, and gives the turn back.
+    /// Commits, and gives the writer lock back.
     pub(crate) fn hand_over(&self) -> Result<()> {
-        self.turn.close();
-        let _open_again = OpenAgain(&self.turn);
+        self.writer_lock.close();
+        let _open_again = OpenAgain(&self.writer_lock);
         let outcome = self.commit_now();
-        self.give_turn_back();
+        self.unlock_writer();
         outcome
     }
 
-    /// Gives the turn back if everything is committed (`TURN-1`).
-    pub(crate) fn give_turn_back(&self) {
+    /// Gives the writer lock back if everything is committed (`WRITER-1`).
+    pub(crate) fn unlock_writer(&self) {
         // A commit that another thread runs must end first.
         let _no_commit = self.commit_lock.lock();
-        self.turn.release(|| {
+        self.writer_lock.release(|| {
             let is_clean =
                 lock(&self.group).is_empty() && self.dirty_bytes.load(Ordering::SeqCst) == 0;
             debug_assert!(
-                !is_clean || self.lock_room().space.reserved_blocks() == 0,
-                "TURN-1"
+                !is_clean || self.free_space().space.reserved_blocks() == 0,
+                "WRITER-1"
             );
             is_clean
         });
@@ -265,8 +265,8 @@ impl Engine {
 
     /// Up to which commit retired extents can be reclaimed now; `None` if there are none. Every
     /// commit asks: what waits for reclaim is missing where the next objects want to go. Reclaiming
-    /// is for who has the turn; it may have gone while the caller waited for `commit_lock`
-    /// (TURN-1).
+    /// is for who has the writer lock; it may have gone while the caller waited for `commit_lock`
+    /// (WRITER-1).
     fn find_reclaimable(&self) -> Result<Option<Horizon>> {
         let found = self.ask_reclaimable()?;
         if found.is_none() {
@@ -276,15 +276,15 @@ impl Engine {
     }
 
     fn ask_reclaimable(&self) -> Result<Option<Horizon>> {
-        if !self.turn.is_held() || self.private.is_some() {
+        if !self.writer_lock.is_held() || self.private.is_some() {
             return Ok(None);
         }
         let has_others = lock(&self.group).has_others;
-        let has_quarantine = self.lock_room().space.quarantined_blocks() > 0;
+        let has_quarantine = self.free_space().space.quarantined_blocks() > 0;
         let may_have_orphans = self.may_have_orphans.load(Ordering::SeqCst);
         self.press_ahead()?;
         let is_prune_due = self.is_prune_due()?;
-        let has_moved = !self.lock_room().moved_away.is_empty();
+        let has_moved = !self.free_space().moved_away.is_empty();
         let may_have_retired = match self.keeps_history() {
             // What is retired now is newer than the cut.
             true => is_prune_due || has_moved,
@@ -302,7 +302,7 @@ impl Engine {
         if is_history && self.note_horizon(&horizon) {
             return Ok(None);
         }
-        let oldest_retired = self.lock_room().oldest_retired;
+        let oldest_retired = self.free_space().oldest_retired;
         if !may_have_orphans && oldest_retired.is_some_and(|seq| seq <= horizon.kept.base()) {
             return Ok(Some(horizon)); // The catalog would say no more.
         }
@@ -339,8 +339,8 @@ impl Engine {
                 return Ok(());
             }
             debug_assert!(
-                self.turn.is_held() || self.check_running().is_err(),
-                "TURN-1"
+                self.writer_lock.is_held() || self.check_running().is_err(),
+                "WRITER-1"
             );
             self.freeze()
         };
@@ -454,8 +454,8 @@ impl Engine {
             content.inline_dirty = true;
             let (_, freed_bytes) = content.gather.discard(0, u64::MAX);
             self.dirty_bytes.fetch_sub(freed_bytes, Ordering::Relaxed);
-            if let Some(promise) = content.promise.take() {
-                self.lock_room().space.forfeit(promise);
+            if let Some(reservation) = content.reservation.take() {
+                self.free_space().space.forfeit(reservation);
             }
         }
         frozen.patches_ended = content.patches.take_ended();
@@ -616,9 +616,9 @@ impl Engine {
         (store, ino): (StoreId, Ino),
         extents: Vec<Extent>,
     ) {
-        let mut room = self.lock_room();
+        let mut free = self.free_space();
         for extent in extents {
-            self.quarantine_unshared(&mut room, extent);
+            self.quarantine_unshared(&mut free, extent);
             set.retired_bytes += extent.len_bytes();
             set.retired.push((extent, store, ino));
         }
@@ -638,7 +638,7 @@ impl Engine {
         if self.private.is_none() {
             self.note_patches_at(outcome.seq, self.patches.blocks.load(Ordering::SeqCst));
         }
-        self.publish_room(set, outcome, moved_away);
+        self.publish_free_space(set, outcome, moved_away);
         self.publish_shares(generation);
         for frozen in nodes {
             let mut state = frozen.node.lock();

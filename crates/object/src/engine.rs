@@ -8,8 +8,8 @@ use crate::history::horizon::History;
 pub(crate) use crate::host::lock;
 use crate::session::Session;
 use crate::session::log_growth::LogGrowth;
-use crate::session::writer_lock::Turn;
-use crate::space::{Compactor, Growth, HostRoom, Room, Shares};
+use crate::session::writer_lock::WriterLock;
+use crate::space::{Compactor, FreeSpace, Growth, HostSpace, Shares};
 use crate::txn::State;
 use crate::view::node::Node;
 use crate::view::{ReadSet, Shown, View};
@@ -31,7 +31,7 @@ pub(crate) const NO_SCHEMA: i64 = i64::MIN;
 /// transaction beside it. It can do all that a [`View`] can.
 pub struct Engine {
     pub(crate) view: View,
-    pub(crate) turn: Turn,
+    pub(crate) writer_lock: WriterLock,
     /// What an engine has that serves transactions beside another one.
     pub(crate) private: Option<Private>,
     /// How much history may go.
@@ -43,11 +43,11 @@ pub struct Engine {
     pub(crate) open_generation: AtomicU64,
     /// Held while a group is committed, or a foreign commit is taken in.
     pub(crate) commit_lock: CommitLock,
-    pub(crate) room: Mutex<Room>,
+    pub(crate) free_space: Mutex<FreeSpace>,
     pub(crate) shares: Shares,
     pub(crate) compactor: Mutex<Compactor>,
     pub(crate) growth: Growth,
-    pub(crate) host_room: HostRoom,
+    pub(crate) host_space: HostSpace,
     pub(crate) is_growing: AtomicBool,
     /// Segments are being shrunk: nothing is grown ahead.
     pub(crate) is_shrinking: AtomicBool,
@@ -104,7 +104,7 @@ impl Engine {
     pub(crate) fn assemble(
         session: Arc<Session>,
         catalog: Catalog,
-        (turn, seq): (Turn, CommitSeq),
+        (writer_lock, seq): (WriterLock, CommitSeq),
         private: Option<Private>,
     ) -> Engine {
         crate::write::buffers::allow(session.dirty_bytes_max);
@@ -113,7 +113,7 @@ impl Engine {
             Some(_) => Shown::Snapshot(ReadSet::default()),
         };
         Engine {
-            turn,
+            writer_lock,
             history: History::new(&session.info),
             view: View::new(session, catalog, moment, seq),
             private,
@@ -122,11 +122,11 @@ impl Engine {
             group: Mutex::default(),
             open_generation: AtomicU64::new(1),
             commit_lock: CommitLock::default(),
-            room: Mutex::default(),
+            free_space: Mutex::default(),
             shares: Shares::default(),
             compactor: Mutex::default(),
             growth: Growth::default(),
-            host_room: HostRoom::default(),
+            host_space: HostSpace::default(),
             is_growing: AtomicBool::new(false),
             is_shrinking: AtomicBool::new(false),
             dirty_bytes: AtomicU64::new(0),
@@ -168,7 +168,7 @@ impl Engine {
     pub(crate) fn stop(&self, why: String) {
         if self.stopped.set(why).is_ok() {
             if self.private.is_some() {
-                // Others may have the turn next, and need the catalog's lock.
+                // Others may have the writer lock next, and need the catalog's lock.
                 if let Err(error) = self.catalog.roll_back() {
                     tracing::warn!("the end of a transaction: {error}");
                 }
@@ -181,7 +181,7 @@ impl Engine {
                     self.stopped.get().map_or("", String::as_str)
                 );
             }
-            self.turn.abandon();
+            self.writer_lock.abandon();
         }
     }
 
@@ -190,13 +190,14 @@ impl Engine {
         self.is_closed.load(Ordering::SeqCst)
     }
 
-    /// Joins the users of the turn; `self.turn.end()` must follow (or use [`Engine::edit`]).
+    /// Joins the users of the writer lock; `self.writer_lock.end()` must follow (or use
+    /// [`Engine::edit`]).
     pub(crate) fn begin(&self) -> Result<()> {
         self.check_running()?;
         self.require_writable()?;
         self.announce_writer()?;
         self.queue_as_writer()?;
-        self.begin_turn().inspect_err(|_| self.leave_writers())
+        self.begin_writing().inspect_err(|_| self.leave_writers())
     }
 
     /// Begins a change of content.
@@ -217,8 +218,8 @@ impl Engine {
     pub(crate) fn alone_to_look(&self) -> Result<Alone<'_>> {
         self.check_running()?;
         self.queue_as_writer()?;
-        self.turn
-            .begin_exclusive(|| self.refresh_with_turn())
+        self.writer_lock
+            .begin_exclusive(|| self.refresh_locked())
             .inspect_err(|_| self.leave_writers())?;
         Ok(Alone { engine: self })
     }
@@ -232,11 +233,11 @@ impl Engine {
     }
 
     /// Opens the segments that the catalog names and that are not open yet; lets the others learn
-    /// how long another session has made them. With the turn that is the truth.
+    /// how long another session has made them. With the writer lock that is the truth.
     pub(crate) fn open_segments(&self) -> Result<()> {
         if self.look_at_segments()? {
-            // Blocks are gone: the free set is read anew before it is used (ROOM-1).
-            self.lock_room().forget();
+            // Blocks are gone: the free set is read anew before it is used (RESERVE-1).
+            self.free_space().forget();
         }
         Ok(())
     }
@@ -264,24 +265,24 @@ impl Drop for Engine {
     }
 }
 
-/// A change under way: a user of the turn.
+/// A change under way: a user of the writer lock.
 pub(crate) struct Edit<'e> {
     pub engine: &'e Engine,
 }
 
 impl Drop for Edit<'_> {
     fn drop(&mut self) {
-        self.engine.turn.end();
+        self.engine.writer_lock.end();
     }
 }
 
-/// The turn, alone.
+/// The writer lock, alone.
 pub(crate) struct Alone<'e> {
     engine: &'e Engine,
 }
 
 impl Drop for Alone<'_> {
     fn drop(&mut self) {
-        self.engine.turn.end_exclusive();
+        self.engine.writer_lock.end_exclusive();
     }
 }

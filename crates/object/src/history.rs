@@ -11,10 +11,10 @@
 //!   that reclaims (`HISTORY-3`).
 //! * `TIME-2` Pressing gives up the oldest history first, never more than a pin or a hold allows,
 //!   and at least [`PRESS_DIVISOR`]th part of the segments at a time.
-//! * `TIME-3` A session that has the turn knows the retention: it is changed with the turn, and
-//!   read anew when the turn is taken after a foreign commit. The transactions of a session decide
-//!   by what the session knows, which may be older by one look at foreign commits (20 ms; 1 s
-//!   beside clients). What a commit keeps is decided by the catalog in any case.
+//! * `TIME-3` A session that has the writer lock knows the retention: it is changed with the writer
+//!   lock, and read anew when the writer lock is taken after a foreign commit. The transactions of
+//!   a session decide by what the session knows, which may be older by one look at foreign commits
+//!   (20 ms; 1 s beside clients). What a commit keeps is decided by the catalog in any case.
 //! * `TIME-4` Where the retention is guaranteed, nothing in it is pressed.
 //! * `TIME-5` A transaction that was refused room lets the next one find it; one that has left less
 //!   than the pool makes it good when it has ended. Who only reads does neither, but after a
@@ -206,7 +206,7 @@ impl Engine {
         }
         // What is held may have changed since the clock looked.
         let horizon = self.catalog.history_horizon(self.now_ns())?;
-        let least = self.lock_room().space.capacity_blocks() / PRESS_DIVISOR;
+        let least = self.free_space().space.capacity_blocks() / PRESS_DIVISOR;
         let found = match horizon.is_all_guaranteed() {
             true => None, // TIME-4
             false => self.catalog.find_retired(blocks.max(least), &horizon)?,
@@ -233,8 +233,8 @@ impl Engine {
         lock(&self.history.clock).pressed >= seq
     }
 
-    /// Lets history go that has come into the pool. The caller has the turn. A look at some counts,
-    /// unless the pool is short.
+    /// Lets history go that has come into the pool. The caller has the writer lock. A look at some
+    /// counts, unless the pool is short.
     pub(crate) fn press_ahead(&self) -> Result<()> {
         if !self.keeps_history() || lock(&self.history.clock).is_spent {
             return Ok(());
@@ -248,9 +248,9 @@ impl Engine {
     /// Blocks that the pool lacks and history may have.
     fn find_short_pool(&self) -> u64 {
         let can_grow = self.can_grow();
-        let room = self.lock_room();
-        let space = &room.space;
-        if !room.is_loaded() || can_grow || space.quarantined_blocks() == 0 {
+        let free = self.free_space();
+        let space = &free.space;
+        if !free.is_loaded() || can_grow || space.quarantined_blocks() == 0 {
             return 0;
         }
         (space.capacity_blocks() / POOL_DIVISOR)
@@ -260,7 +260,7 @@ impl Engine {
     /// Whether the segments grow before history is given up, as far as the database has a say in
     /// it.
     pub(crate) fn can_grow(&self) -> bool {
-        let blocks = self.lock_room().space.capacity_blocks();
+        let blocks = self.free_space().space.capacity_blocks();
         self.capacity_blocks().is_none_or(|max| blocks < max) && !self.is_history_large()
     }
 
@@ -284,7 +284,7 @@ impl Engine {
         if self.capacity_blocks().is_some() || !self.keeps_history() {
             return None;
         }
-        let space = &self.lock_room().space;
+        let space = &self.free_space().space;
         let retired = space.quarantined_blocks();
         let most = space.allocated_blocks() + GROWN_BLOCKS_MIN;
         (retired > most).then_some((retired, most))
@@ -303,8 +303,8 @@ impl Engine {
     /// Places that content was moved away from and nobody reads any more, up to a commit
     /// (`HISTORY-5`).
     pub(crate) fn moved_away_until(&self, pinned: CommitSeq) -> Vec<(Extent, CommitSeq)> {
-        let room = self.lock_room();
-        let moved = room.moved_away.iter();
+        let free = self.free_space();
+        let moved = free.moved_away.iter();
         moved
             .take_while(|(_, seq)| *seq <= pinned)
             .copied()
@@ -315,11 +315,11 @@ impl Engine {
     /// to reclaim.
     pub(crate) fn is_reclaim_due(&self) -> Result<bool> {
         let (is_known, has_moved, has_quarantine) = {
-            let room = self.lock_room();
+            let free = self.free_space();
             (
-                room.is_loaded(),
-                !room.moved_away.is_empty(),
-                room.space.quarantined_blocks() > 0,
+                free.is_loaded(),
+                !free.moved_away.is_empty(),
+                free.space.quarantined_blocks() > 0,
             )
         };
         Ok(match self.keeps_history() {
@@ -333,10 +333,10 @@ impl Engine {
     /// Whether something is retired that nothing but reads under way keeps.
     pub(crate) fn awaits_pins(&self) -> Result<bool> {
         if !self.keeps_history() {
-            return Ok(self.lock_room().space.quarantined_blocks() > 0);
+            return Ok(self.free_space().space.quarantined_blocks() > 0);
         }
         let cuts = self.history_cut()?;
-        let has_moved = !self.lock_room().moved_away.is_empty();
+        let has_moved = !self.free_space().moved_away.is_empty();
         Ok(has_moved || self.catalog.has_retired_by(&cuts)?)
     }
 
@@ -344,15 +344,15 @@ impl Engine {
     /// was retired.
     pub(crate) fn settling_blocks(&self) -> u64 {
         if !self.keeps_history() {
-            return self.lock_room().space.quarantined_blocks();
+            return self.free_space().space.quarantined_blocks();
         }
         let open: u64 = lock(&self.group)
             .moved_away
             .iter()
             .map(|place| place.block_count)
             .sum();
-        let room = self.lock_room();
-        let committed: u64 = room
+        let free = self.free_space();
+        let committed: u64 = free
             .moved_away
             .iter()
             .map(|(place, _)| place.block_count)
@@ -402,14 +402,14 @@ impl Engine {
     }
 
     /// How often room was made for transactions.
-    pub fn rooms_made(&self) -> u64 {
-        self.history.rooms_made.load(Ordering::SeqCst)
+    pub fn early_expiries(&self) -> u64 {
+        self.history.early_expiries.load(Ordering::SeqCst)
     }
 
     /// Makes the room that transactions were refused, unless nothing helps; with `is_writer` also
-    /// what they have left the pool short of. Not while another has the turn, who may be a
+    /// what they have left the pool short of. Not while another has the writer lock, who may be a
     /// transaction of the caller's.
-    pub fn make_missed_room(&self, is_writer: bool) -> Result<()> {
+    pub fn expire_early_if_missed(&self, is_writer: bool) -> Result<()> {
         let history = &self.history;
         let is_missed = history.missed_blocks.load(Ordering::SeqCst) > 0
             || is_writer && history.short_blocks.load(Ordering::SeqCst) > 0;
@@ -419,37 +419,37 @@ impl Engine {
         if lock(&history.clock).is_spent {
             return Ok(());
         }
-        let Ok(_one_at_a_time) = history.making_room.try_lock() else {
+        let Ok(_one_at_a_time) = history.expiring_early.try_lock() else {
             return Ok(());
         };
         self.check_running()?;
-        if !self.turn.try_begin(|| self.refresh_with_turn())? {
+        if !self.writer_lock.try_begin(|| self.refresh_locked())? {
             return Ok(());
         }
         let _edit = Edit { engine: self };
-        self.make_room(0).map(drop)
+        self.expire_early(0).map(drop)
     }
 
     /// Makes the room that a transaction was refused which began when it had been made `since`
-    /// times ([`Engine::rooms_made`]), and so many `doublings` of it; waits for the turn. Whether
-    /// it has a reason to try again: there is more room than before, or somebody else has made some
-    /// meanwhile.
-    pub fn make_room_again(&self, doublings: u32, since: u64) -> Result<bool> {
+    /// times ([`Engine::early_expiries`]), and so many `doublings` of it; waits for the writer
+    /// lock. Whether it has a reason to try again: there is more room than before, or somebody else
+    /// has made some meanwhile.
+    pub fn expire_early_again(&self, doublings: u32, since: u64) -> Result<bool> {
         if !self.keeps_history() || self.private.is_some() {
             return Ok(false);
         }
-        let _one_at_a_time = lock(&self.history.making_room);
+        let _one_at_a_time = lock(&self.history.expiring_early);
         let _edit = self.edit()?;
-        let is_more = self.make_room(doublings)?;
-        Ok(is_more || self.rooms_made() != since)
+        let is_more = self.expire_early(doublings)?;
+        Ok(is_more || self.early_expiries() != since)
     }
 
-    /// With the turn.
-    fn make_room(&self, doublings: u32) -> Result<bool> {
+    /// With the writer lock.
+    fn expire_early(&self, doublings: u32) -> Result<bool> {
         let short = self.history.short_blocks.swap(0, Ordering::SeqCst);
         let missed = self.take_missed().max(short);
         let (before, least) = {
-            let space = &self.lock_room().space;
+            let space = &self.free_space().space;
             (
                 space.available_blocks(Purpose::Ordinary),
                 space.capacity_blocks() / PRESS_DIVISOR,
@@ -458,7 +458,7 @@ impl Engine {
         let goal = before + (missed.max(least) << doublings.min(16));
         let mut available = before;
         while available < goal && self.press_history(goal - available)? {
-            let available_blocks = || self.lock_room().space.available_blocks(Purpose::Ordinary);
+            let available_blocks = || self.free_space().space.available_blocks(Purpose::Ordinary);
             self.commit_steps(|| available_blocks() >= goal)?;
             let now = available_blocks();
             if now <= available {
@@ -467,7 +467,7 @@ impl Engine {
             available = now;
         }
         if available > before {
-            self.history.rooms_made.fetch_add(1, Ordering::SeqCst);
+            self.history.early_expiries.fetch_add(1, Ordering::SeqCst);
         }
         Ok(available > before)
     }
@@ -486,8 +486,8 @@ impl Engine {
         }
     }
 
-    /// Has what plain SQL changed by itself become a commit. Takes the turn only where there is
-    /// such a change.
+    /// Has what plain SQL changed by itself become a commit. Takes the writer lock only where there
+    /// is such a change.
     pub(crate) fn sync_loose_changes(&self) -> Result<()> {
         let is_wanted = self.keeps_history()
             && !self.session.options.is_extension
@@ -500,7 +500,7 @@ impl Engine {
         self.commit_loose_changes()
     }
 
-    /// The same for who has the turn.
+    /// The same for who has the writer lock.
     fn commit_loose_changes(&self) -> Result<()> {
         self.commit_now()?; // It takes them in, if there is anything to commit.
         let _one_at_a_time = self.commit_lock.lock();

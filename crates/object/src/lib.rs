@@ -1,14 +1,14 @@
 //! The engine: objects on segments, names and attributes in the catalog, one commit over both.
 //!
 //! # Words
-//! See the modules: *turn* (which session may change something), *gather* (dirty blocks), *group*
-//! (what is committed together), *room* (free space and promises of it), *pin* (what readers may
-//! still reach).
+//! See the modules: *writer lock* (which session may change something), *gather* (dirty blocks),
+//! *group* (what is committed together), *free space* (and reservations of it), *pin* (what readers
+//! may still reach).
 //!
 //! # Invariants
-//! Each module states its own: `TURN-n`, `SESSION-n`, `CACHE-n`, `NODE-n`, `GATHER-n`, `WHOLE-n`,
+//! Each module states its own: `WRITER-n`, `SESSION-n`, `CACHE-n`, `NODE-n`, `GATHER-n`, `WHOLE-n`,
 //! `MAP-4`, `PIECE-n`, `PATCH-n`, `LOGGED-n`, `POOL-n`, `EDIT-n`, `COMMIT-n`, `CHECKPOINT-n`,
-//! `LEADER-n`, `ROOM-n`, `PRIVATE-n`, `SHARE-n`, `FOREIGN-3`, `FOREIGN-4`.
+//! `LEADER-n`, `RESERVE-n`, `PRIVATE-n`, `SHARE-n`, `FOREIGN-3`, `FOREIGN-4`.
 //!
 //! # The road
 //! ```text
@@ -18,10 +18,10 @@
 //! ```
 //!
 //! # Concurrency
-//! Lock order: turn, `commit_lock`, gate, namespace, `cache`, node (one at a
-//! time), `group`, `room`. Operations are
-//! users of the turn and inside the gate; the freeze of a group closes the gate for an instant.
-//! Nobody takes `commit_lock` while inside the gate.
+//! Lock order: writer lock, `commit_lock`, gate, namespace, `cache`, node (one at a
+//! time), `group`, `free_space`. Operations are
+//! users of the writer lock and inside the gate; the freeze of a group closes the gate for an
+//! instant. Nobody takes `commit_lock` while inside the gate.
 //!
 //! # Recovery
 //! Opening is recovery: see `Engine::open` and docs/durability.md.

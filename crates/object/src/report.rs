@@ -24,7 +24,7 @@ pub struct SpaceReport {
     /// Neither live nor retired; includes what is held back.
     pub free_bytes: u64,
     /// What ordinary writes may take: of the free and the spare bytes, less what is held back and
-    /// promised.
+    /// reserved.
     pub available_bytes: u64,
     /// Small overwrites in the catalog that wait for being written in place.
     pub patch_bytes: u64,
@@ -159,7 +159,7 @@ pub struct Gauges {
     pub foreign_dropped_count: u64,
     /// Small overwrites in the catalog that wait for being written in place, bytes.
     pub patch_bytes: u64,
-    /// Promised to writes, bytes.
+    /// Reserved for writes, bytes.
     pub reserved_bytes: u64,
     /// Objects that wait to be gathered into one piece.
     pub candidate_count: u64,

@@ -6,7 +6,7 @@
 //! changes that are not committed; a *pin* says which commit its readers may still reach.
 //!
 //! # Invariants
-//! `SESSION-n` in `liveness` and `peers`, `TURN-n` in `writer_lock`, `BARRIER-n` in `barrier`,
+//! `SESSION-n` in `liveness` and `peers`, `WRITER-n` in `writer_lock`, `BARRIER-n` in `barrier`,
 //! `COMPANY-n` in `company`, `READONLY-n` in `readonly`, `WORKSPACE-6` to `WORKSPACE-8` in
 //! `workspace`, `FLUSH-n` in `group_fsync`.
 

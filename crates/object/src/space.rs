@@ -1,13 +1,13 @@
-//! Where content lies: promises of free blocks, segments that grow and shrink, moves that join
+//! Where content lies: reservations, segments that grow and shrink, moves that join
 //! holes, blocks of several objects.
 //!
 //! # Words
-//! A *reservation* is a promise of blocks; *compaction* moves content to join holes,
+//! A *reservation* sets blocks aside; *compaction* moves content to join holes,
 //! *defragmentation* to join an object; a *relocation* is what the history is told of a move.
 //!
 //! # Invariants
-//! `ROOM-n` in `reservation`, `COMPACT-n` in `compact`, `defrag` and `object_defrag`, `SHRINK-n` in
-//! `shrink`, `SHARE-n` in `sharing`, `HOST-n` in `host_reserve`.
+//! `RESERVE-n` in `reservation`, `COMPACT-n` in `compact`, `defrag` and `object_defrag`, `SHRINK-n`
+//! in `shrink`, `SHARE-n` in `sharing`, `HOST-n` in `host_reserve`.
 
 pub(crate) mod compact;
 pub(crate) mod defrag;
@@ -28,14 +28,14 @@ use std::time::Instant;
 
 /// The free set.
 #[derive(Default)]
-pub(crate) struct Room {
+pub(crate) struct FreeSpace {
     pub space: Space,
-    /// Places taken for moves that no group has yet: their AGs must stay loaded (`ROOM-1`).
+    /// Places taken for moves that no group has yet: their AGs must stay loaded (`RESERVE-1`).
     pub taken_count: u32,
     /// The commit up to which the free set is known; `None` before the first load.
     synced: Option<CommitSeq>,
     /// A commit whose retired rows wait for their reclaim, the oldest that is remembered; `None`:
-    /// only the catalog knows. Forgotten with the turn: others may reclaim then.
+    /// only the catalog knows. Forgotten with the writer lock: others may reclaim then.
     pub oldest_retired: Option<CommitSeq>,
     /// Places that content was moved away from while history is kept, and by which commit, oldest
     /// first (`HISTORY-5`). Forgotten with the process: then they go with the retention.
@@ -48,14 +48,14 @@ pub(crate) struct Growth {
     one_at_a_time: Mutex<()>,
     /// What the host had and the segments were, bytes, before the growth that is under way.
     pub begun_at: Mutex<Option<(u64, u64)>>,
-    /// How long a segment has become without the turn; not in the free set yet, unless the turn was
-    /// away meanwhile.
+    /// How long a segment has become without the writer lock; not in the free set yet, unless the
+    /// writer lock was away meanwhile.
     ahead: Mutex<Option<(SegmentIndex, u64)>>,
 }
 
 /// What was found at the last look.
 #[derive(Default)]
-pub(crate) struct HostRoom {
+pub(crate) struct HostSpace {
     operations: AtomicU32,
     looked: Mutex<Option<Instant>>,
     is_short: AtomicBool,

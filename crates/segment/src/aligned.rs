@@ -50,7 +50,7 @@ impl AlignedBuf {
     }
 
     /// How long it can become without being moved, bytes.
-    pub fn room_bytes(&self) -> usize {
+    pub fn capacity_bytes(&self) -> usize {
         self.raw.capacity() - self.skip
     }
 
@@ -123,7 +123,7 @@ mod tests {
         }
         buf.resize(3, 0);
         assert_eq!(&buf[..], &model[..3]);
-        let (room, at) = (buf.room_bytes(), buf.as_ptr());
+        let (room, at) = (buf.capacity_bytes(), buf.as_ptr());
         buf.resize(room, 1);
         assert!(room >= 5000 && std::ptr::eq(at, buf.as_ptr()));
         assert!((room..=room + ALIGN_BYTES).contains(&buf.memory_bytes()));

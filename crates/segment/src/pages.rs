@@ -25,15 +25,18 @@ pub struct PageBuf {
 }
 
 impl PageBuf {
-    /// Empty buffers with room for `room_bytes` each, a power of two from 4096 to 1 MiB: as many
-    /// as fit into 1 MiB. They take no memory until they are written. Ends the process where the
-    /// kernel has no address space for them, as the allocator does.
-    pub fn carve(room_bytes: usize) -> Vec<PageBuf> {
-        assert!(room_bytes.is_power_of_two() && (ALIGN_BYTES..=SLAB_BYTES).contains(&room_bytes));
+    /// Empty buffers with room for `capacity_bytes` each, a power of two from 4096 to 1 MiB: as
+    /// many as fit into 1 MiB. They take no memory until they are written. Ends the process where
+    /// the kernel has no address space for them, as the allocator does.
+    pub fn carve(capacity_bytes: usize) -> Vec<PageBuf> {
+        assert!(
+            capacity_bytes.is_power_of_two()
+                && (ALIGN_BYTES..=SLAB_BYTES).contains(&capacity_bytes)
+        );
         let Ok(slab) = map(SLAB_BYTES) else {
             out_of_memory(SLAB_BYTES)
         };
-        let pieces = slab.chunks_exact_mut(room_bytes);
+        let pieces = slab.chunks_exact_mut(capacity_bytes);
         let empty = |memory| PageBuf {
             memory,
             len_bytes: 0,
@@ -42,7 +45,7 @@ impl PageBuf {
     }
 
     /// How long it can become, bytes; what it takes of memory once it was that long.
-    pub fn room_bytes(&self) -> usize {
+    pub fn capacity_bytes(&self) -> usize {
         self.memory.len()
     }
 
@@ -178,7 +181,7 @@ mod tests {
         let mut buffers = PageBuf::carve(16 << 10);
         assert_eq!(buffers.len(), 64);
         for (number, buffer) in buffers.iter_mut().enumerate() {
-            assert!(buffer.is_empty() && buffer.room_bytes() == 16 << 10);
+            assert!(buffer.is_empty() && buffer.capacity_bytes() == 16 << 10);
             assert!(crate::aligned::is_aligned(&buffer.memory[..]));
             buffer.extend_from_slice(&[number as u8; 5000]);
             buffer.resize(6000);
@@ -199,6 +202,6 @@ mod tests {
         assert!(zeros().len() == ZERO_BYTES && zeros().iter().all(|&byte| byte == 0));
         let mut none = PageBuf::default();
         none.release();
-        assert!(none.is_empty() && none.room_bytes() == 0);
+        assert!(none.is_empty() && none.capacity_bytes() == 0);
     }
 }

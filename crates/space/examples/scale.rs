@@ -294,7 +294,7 @@ fn commit(
             true => LARGE_BLOCKS,
             false => random.object_blocks(),
         };
-        let mut promise = space.reserve(blocks, Purpose::Ordinary)?;
+        let mut reservation = space.reserve(blocks, Purpose::Ordinary)?;
         while let Some((segment, ag_index)) = space.find_wanted_ag(blocks, Placement::Known) {
             let ag = u64::from(segment.0) * SEGMENT_AGS + ag_index;
             let extents = extents((segment, ag_index), &rows.of(ag)?);
@@ -304,7 +304,7 @@ fn commit(
             figures.loads += 1;
         }
         let started = Instant::now();
-        let pieces = space.allocate(&mut promise, blocks, Placement::Known);
+        let pieces = space.allocate(&mut reservation, blocks, Placement::Known);
         if is_large {
             figures.large_fragments += pieces.len() as u64;
             allocated.extend(pieces);
@@ -390,8 +390,8 @@ fn small() -> ExitCode {
         let mut objects: Vec<Vec<Extent>> = Vec::new();
         let mut place = |space: &mut Space| {
             let blocks = 1280 + random.below(2561);
-            let mut promise = space.reserve(blocks, purpose)?;
-            let pieces = space.allocate(&mut promise, blocks, Placement::Known);
+            let mut reservation = space.reserve(blocks, purpose)?;
+            let pieces = space.allocate(&mut reservation, blocks, Placement::Known);
             Ok::<_, larder_space::NoSpace>(pieces)
         };
         while (space.allocated_blocks() + 2 * 3840) * 100 < usable * percent {

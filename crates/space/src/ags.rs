@@ -46,7 +46,7 @@ struct Segment {
     ags: Vec<Ag>,
 }
 
-/// Sums over all AGs, and the known ones by promise.
+/// Sums over all AGs, and the known ones by reservation.
 #[derive(Debug, Default)]
 struct Accounts {
     capacity_blocks: u64,

@@ -11,7 +11,7 @@ use larder_format::{Extent, SegmentIndex};
 pub struct NoSpace {
     /// Blocks asked for.
     pub wanted_blocks: u64,
-    /// Blocks that could have been promised for this purpose.
+    /// Blocks that could have been reserved for this purpose.
     pub available_blocks: u64,
 }
 
@@ -27,23 +27,23 @@ pub enum SpaceError {
     /// A block of the extent is allocated or quarantined already (`SPACE-2`).
     #[error("{0} overlaps an extent in use; run larder check")]
     InUse(Extent),
-    /// Other sessions took blocks that are promised here (`SPACE-6`).
+    /// Other sessions took blocks that are reserved here (`SPACE-6`).
     #[error(
         "allocation group {ag_index} of segment {segment}: another session took {missing_blocks} \
-         blocks that are promised here"
+         blocks that are reserved here"
     )]
     Overcommitted {
         /// The segment of the AG.
         segment: SegmentIndex,
         /// The AG, counted in its segment.
         ag_index: u64,
-        /// Promised blocks that no longer exist.
+        /// Reserved blocks that no longer exist.
         missing_blocks: u64,
     },
     /// A part of a segment cannot be closed: what is free there is needed (`SPACE-9`).
     #[error(
         "segment {segment} cannot be closed from block {block} on: {free_blocks} free blocks \
-         would go, and {spare_blocks} can be spared; the rest is promised or held back"
+         would go, and {spare_blocks} can be spared; the rest is reserved or held back"
     )]
     CannotClose {
         /// The segment.
@@ -52,7 +52,7 @@ pub enum SpaceError {
         block: u64,
         /// Free blocks from there on.
         free_blocks: u64,
-        /// Free blocks that are neither promised nor held back.
+        /// Free blocks that are neither reserved nor held back.
         spare_blocks: u64,
     },
     /// A segment cannot end here: behind it are blocks that are not set aside (`SPACE-9`).

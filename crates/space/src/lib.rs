@@ -4,9 +4,9 @@
 //! capacity back, is what keeps objects in one piece however often they are replaced.
 //!
 //! # Words
-//! *Reserve*: to promise blocks, counted but without a place. *Allocate*: to turn a promise into
-//! extents. *Retire*: to drop the last reference; here, to put an extent into *quarantine* until
-//! that is durable. *Revive*: to take it back into use, where it is. *Release* (the end of
+//! *Reserve*: to set blocks aside, counted but without a place. *Allocate*: to turn a reservation
+//! into extents. *Retire*: to drop the last reference; here, to put an extent into *quarantine*
+//! until that is durable. *Revive*: to take it back into use, where it is. *Release* (the end of
 //! reclaim): to make it free again. *Hole*: a maximal run of free blocks in one allocation group
 //! (AG). *Soft region*: a part of a hole, held in memory for a stream of unknown length. *Held
 //! back*: the part of the capacity only privileged work may use. *Closed*: the end of a segment
@@ -27,7 +27,7 @@
 //! * `SPACE-1` allocated + quarantined + free + set aside = capacity.
 //! * `SPACE-2` No block is in two states.
 //! * `SPACE-3` Neither an extent nor a hole crosses from one AG into the next.
-//! * `SPACE-4` An ordinary reservation leaves the held back blocks unpromised.
+//! * `SPACE-4` An ordinary reservation leaves the held back blocks unreserved.
 //! * `SPACE-5` A quarantined block is never handed out.
 //! * `SPACE-6` reserved ≤ free, over all AGs, so an allocation that its reservation covers cannot
 //!   fail once the AGs that [`Space::find_wanted_ag`] names are loaded. Only
@@ -38,7 +38,7 @@
 //!   of the lowest address. It is split only when no hole fits. This holds among the loaded AGs:
 //!   where they fit into memory, all that have free blocks.
 //! * `SPACE-9` In a closed part of a segment nothing is allocated. What is free there is set aside:
-//!   neither available nor promised, until the segment is reopened or shrinks.
+//!   neither available nor reserved, until the segment is reopened or shrinks.
 //! * `SPACE-10` An AG is unloaded only if the catalog can give it back: not with uncommitted
 //!   allocations, a soft region, or a closed part that begins inside of it. Loaded AGs take at most
 //!   192 MiB, by estimate, but for what one allocation needs loaded at once.

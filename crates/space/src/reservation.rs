@@ -1,4 +1,4 @@
-//! The promise of space: counted, but without a place yet.
+//! The reservation: counted, but without a place yet.
 
 /// Who asks for space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -9,8 +9,8 @@ pub enum Purpose {
     Privileged,
 }
 
-/// A promise of blocks. Used up by [`crate::Space::allocate`]; what is left must go to
-/// [`crate::Space::forfeit`], or it stays promised for as long as the process lives.
+/// A reservation of blocks. Used up by [`crate::Space::allocate`]; what is left must go to
+/// [`crate::Space::forfeit`], or it stays reserved for as long as the process lives.
 #[derive(Debug)]
 #[must_use = "a reservation is allocated from or forfeited"]
 pub struct Reservation {
@@ -22,17 +22,17 @@ impl Reservation {
         Reservation { blocks }
     }
 
-    /// Blocks still promised.
+    /// Blocks still reserved.
     pub fn blocks(&self) -> u64 {
         self.blocks
     }
 
-    /// Adds the promise of `other` to this one.
+    /// Adds the reservation of `other` to this one.
     pub fn merge(&mut self, mut other: Reservation) {
         self.blocks += other.take_all();
     }
 
-    /// Moves `blocks` of the promise into one of their own; panics when there are fewer.
+    /// Moves `blocks` of the reservation into one of their own; panics when there are fewer.
     pub fn split(&mut self, blocks: u64) -> Reservation {
         self.take(blocks);
         Reservation::new(blocks)
@@ -41,7 +41,7 @@ impl Reservation {
     pub(crate) fn take(&mut self, blocks: u64) {
         assert!(
             blocks <= self.blocks,
-            "{blocks} blocks taken from a promise of {}",
+            "{blocks} blocks taken from a reservation of {}",
             self.blocks
         );
         self.blocks -= blocks;
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn promises_merge_and_split_without_loss() {
+    fn reservations_merge_and_split_without_loss() {
         let mut first = Reservation::new(10);
         let mut second = first.split(4);
         assert_eq!((first.blocks(), second.blocks()), (6, 4));
@@ -78,13 +78,13 @@ mod tests {
     #[test]
     #[cfg(debug_assertions)]
     #[should_panic(expected = "forfeit it")]
-    fn a_dropped_promise_is_a_bug() {
+    fn a_dropped_reservation_is_a_bug() {
         drop(Reservation::new(1));
     }
 
     #[test]
-    #[should_panic(expected = "from a promise of 3")]
-    fn a_promise_cannot_be_overdrawn() {
+    #[should_panic(expected = "from a reservation of 3")]
+    fn a_reservation_cannot_be_overdrawn() {
         let mut reservation = Reservation::new(3);
         let _more = reservation.split(4);
     }

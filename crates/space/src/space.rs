@@ -41,7 +41,7 @@ pub enum Target {
     At(SegmentIndex, u64),
 }
 
-/// Free, promised, allocated and quarantined space of all segments of a database.
+/// Free, reserved, allocated and quarantined space of all segments of a database.
 #[derive(Debug)]
 pub struct Space {
     ag_blocks: u64,
@@ -99,12 +99,12 @@ impl Space {
         self.ags.capacity_blocks()
     }
 
-    /// Blocks that are neither allocated nor quarantined nor set aside, the promised ones included.
+    /// Blocks that are neither allocated nor quarantined nor set aside, the reserved ones included.
     pub fn free_blocks(&self) -> u64 {
         self.ags.free_blocks()
     }
 
-    /// Free blocks that are promised.
+    /// Free blocks that are reserved.
     pub fn reserved_blocks(&self) -> u64 {
         self.reserved_blocks
     }
@@ -146,12 +146,12 @@ impl Space {
             .saturating_sub(held_back)
     }
 
-    /// Promised blocks that other sessions took; 0 but after an error of [`Space::summarize_ag`].
+    /// Reserved blocks that other sessions took; 0 but after an error of [`Space::summarize_ag`].
     pub fn overcommitted_blocks(&self) -> u64 {
         self.reserved_blocks.saturating_sub(self.free_blocks())
     }
 
-    /// Promises `blocks`, of all AGs, loaded or not. O(1).
+    /// Reserves `blocks`, of all AGs, loaded or not. O(1).
     pub fn reserve(&mut self, blocks: u64, purpose: Purpose) -> Result<Reservation, NoSpace> {
         let available_blocks = self.available_blocks(purpose);
         if blocks > available_blocks {
@@ -164,13 +164,13 @@ impl Space {
         Ok(Reservation::new(blocks))
     }
 
-    /// Gives back what is left of a promise.
+    /// Gives back what is left of a reservation.
     pub fn forfeit(&mut self, mut reservation: Reservation) {
         self.reserved_blocks -= reservation.take_all();
     }
 
-    /// Turns `blocks` of a promise into extents, in the order in which the content should fill
-    /// them: one wherever a hole fits, else few. Panics when the promise is shorter, is broken
+    /// Turns `blocks` of a reservation into extents, in the order in which the content should fill
+    /// them: one wherever a hole fits, else few. Panics when the reservation is shorter, is broken
     /// ([`Space::overcommitted_blocks`]), or needs an AG that is not loaded: ask
     /// [`Space::find_wanted_ag`] before.
     pub fn allocate(
@@ -199,8 +199,8 @@ impl Space {
         pieces
     }
 
-    /// Turns `blocks` (≥ 1) of a promise into one extent, for content that is moved. `None`, with
-    /// the promise untouched, when no loaded AG has such a hole: it never splits
+    /// Turns `blocks` (≥ 1) of a reservation into one extent, for content that is moved. `None`,
+    /// with the reservation untouched, when no loaded AG has such a hole: it never splits
     /// ([`Space::find_wanted_ag_for`]). Panics as [`Space::allocate`] does. O(log holes), for
     /// [`Target::Below`] times the number of different lengths of the holes that fit.
     pub fn allocate_whole(
@@ -404,7 +404,7 @@ impl Space {
         };
         match best.or_else(largest) {
             Some(hole) => hole,
-            None => panic!("SPACE-6: {blocks} promised blocks, but no hole"),
+            None => panic!("SPACE-6: {blocks} reserved blocks, but no hole"),
         }
     }
 

@@ -300,7 +300,7 @@ fn a_statement_that_is_given_up_lets_go() {
     }
 }
 
-/// The turn is then taken by `write_content` itself.
+/// The writer lock is then taken by `write_content` itself.
 #[test]
 fn a_program_may_have_a_tracer_of_its_own() {
     let place = Place::new("tracer");
@@ -356,8 +356,8 @@ fn two_connections_in_one_thread_do_not_wait_for_each_other() {
          third = connect(1, False)\n\
          begun = time.time()\n\
          try: third.execute(\"select load_extension('./larder')\")\n\
-         except sqlite3.OperationalError as error: assert 'turn' in str(error), error\n\
-         else: raise AssertionError('no turn')\n\
+         except sqlite3.OperationalError as error: assert 'writer lock' in str(error), error\n\
+         else: raise AssertionError('no writer lock')\n\
          assert time.time() - begun < 3, time.time() - begun\n\
          db.execute('COMMIT')\n\
          third.execute(\"select load_extension('./larder')\")\n\
@@ -406,12 +406,12 @@ fn a_close_that_is_refused_ends_no_transaction() {
          assert run(\"SELECT write_content('/b', 'B')\") == 0, text()\n\
          left = prepare('SELECT 1')\n\
          assert s.sqlite3_close(c) == 5\n\
-         # Nobody else has the turn.\n\
+         # Nobody else has the writer lock.\n\
          import fcntl\n\
          turn = os.open('t.larder/turn.lock', os.O_RDWR)\n\
          try: fcntl.flock(turn, fcntl.LOCK_EX | fcntl.LOCK_NB)\n\
          except BlockingIOError: pass\n\
-         else: raise AssertionError('CLIENT-3: the turn is free')\n\
+         else: raise AssertionError('CLIENT-3: the writer lock is free')\n\
          os.close(turn)\n\
          s.sqlite3_finalize(left)\n\
          assert run('INSERT INTO n VALUES (2)') == 0, text()\n\

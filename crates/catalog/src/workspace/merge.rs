@@ -48,8 +48,8 @@ pub enum Merged {
 
 impl Catalog {
     /// Merges the workspace in `dir` of transaction `id` into this catalog, its parent. The caller
-    /// has the parent's turn with nothing uncommitted, and nobody has the workspace open. Cost:
-    /// what was touched, and where foreign keys may be concerned the tables that have them.
+    /// has the parent's writer lock with nothing uncommitted, and nobody has the workspace open.
+    /// Cost: what was touched, and where foreign keys may be concerned the tables that have them.
     pub fn merge_workspace(&self, dir: &DatabaseDir, id: u64, now_ns: i64) -> Result<Merged> {
         Place::of(dir).attach(&self.options, |path| self.merge(dir, path, id, now_ns))
     }

@@ -179,7 +179,7 @@ fn run(seed: u64) {
         let mut is_live: BTreeMap<u64, bool> = (before.blocks.keys())
             .map(|&at| (at, before.is_live(at)))
             .collect();
-        let mut turn = |places: &[Extent], to: bool| {
+        let mut writer_lock = |places: &[Extent], to: bool| {
             for at in places.iter().copied().flat_map(blocks) {
                 let was = is_live.insert(at, to);
                 assert_eq!(
@@ -191,11 +191,11 @@ fn run(seed: u64) {
         };
         let mut done = 0;
         for (place, before) in &outcome.revived {
-            turn(&outcome.retired[done..*before], false);
-            turn(&[*place], true);
+            writer_lock(&outcome.retired[done..*before], false);
+            writer_lock(&[*place], true);
             done = *before;
         }
-        turn(&outcome.retired[done..], false);
+        writer_lock(&outcome.retired[done..], false);
         for (at, is_live) in is_live {
             let is_there = model.blocks.contains_key(&at);
             assert!(!is_there || is_live == model.is_live(at), "{what}: SHARE-9");

@@ -245,7 +245,7 @@ fn a_stopped_mount_is_named_and_not_waited_for() {
     let mount = serve(&place, &[]);
     fs::write(place.path("mnt/file"), "content").unwrap();
     sync(&place.path("mnt"));
-    // It has the turn no more.
+    // It has the writer lock no more.
     std::thread::sleep(Duration::from_millis(300));
     mount.signal(Signal::STOP);
     let began = Instant::now();
@@ -324,8 +324,8 @@ fn who_reads_goes_on_with_what_is_committed() {
     place.assert_clean("a.larder");
 }
 
-/// `CLI-32`, `READONLY-4`: a process that has the catalog's write lock and does not give it back, as
-/// one that was stopped in the middle of a commit.
+/// `CLI-32`, `READONLY-4`: a process that has the catalog's write lock and does not give it back,
+/// as one that was stopped in the middle of a commit.
 #[test]
 fn who_reads_needs_no_lock_that_another_process_has() {
     let place = Place::new();

@@ -18,9 +18,9 @@ impl Database {
     /// other stores are mounted in one of them.
     pub fn promote(&self, path: &[u8], other: &[u8]) -> Result<()> {
         self.whole()?;
-        // With the turn: what is looked at is what is exchanged.
+        // With the writer lock: what is looked at is what is exchanged.
         let transaction = self.begin_with(&TransactionOptions {
-            takes_turn: true,
+            is_immediate: true,
             ..TransactionOptions::default()
         })?;
         transaction.reload_stores()?;
@@ -28,7 +28,7 @@ impl Database {
         transaction.commit()
     }
 
-    /// The same in a transaction that has the turn.
+    /// The same in a transaction that has the writer lock.
     fn exchange(&self, path: &[u8], other: &[u8]) -> Result<()> {
         let one_node = self.directory_at(path)?;
         let other_node = self.directory_at(other)?;

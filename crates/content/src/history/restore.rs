@@ -28,7 +28,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
 /// How long a restore may keep others waiting: trees may be large, and half of one is of no use.
-pub(crate) const TURN_MAX: Duration = Duration::from_secs(24 * 3600);
+pub(crate) const WRITER_LOCK_MAX: Duration = Duration::from_secs(24 * 3600);
 
 impl Database {
     /// Restores what `path` named in `past`, another moment of this database, durably: names,
@@ -41,7 +41,7 @@ impl Database {
     /// A copy beside the original does not get what a unique index is about. Rows of temporal
     /// tables come back with it, or without a path; where a foreign key of theirs refers to an
     /// inode that is gone, they refer to the one that is in its place. It is one transaction, which
-    /// keeps the turn meanwhile.
+    /// keeps the writer lock meanwhile.
     ///
     /// Errors: [`ErrorKind::NotFound`] when `path` was not there then; [`ErrorKind::Exists`] when a
     /// directory stands where there was none, unless `is_exact`; [`ErrorKind::Conflict`] when the
@@ -73,8 +73,8 @@ impl Database {
             self.whole()?.settle_content()?;
         }
         let transaction = self.begin_with(&TransactionOptions {
-            takes_turn: !options.is_dry,
-            turn_max: TURN_MAX,
+            is_immediate: !options.is_dry,
+            writer_lock_max: WRITER_LOCK_MAX,
         })?;
         let (mut report, mut homes, columns) = match path {
             Some(path) => transaction.restore_files(past, path, options)?,

@@ -16,7 +16,7 @@ use crate::handle::{Handle, PastHandle};
 use crate::history::columns::{ColumnsPair, Giving, give_columns};
 use crate::history::diff::{DiffChange, diff_of};
 use crate::history::net::{State, state};
-use crate::history::restore::TURN_MAX;
+use crate::history::restore::WRITER_LOCK_MAX;
 use crate::history::rows::{RestoreRows, RowsReport};
 use crate::transaction::{Transaction, TransactionOptions};
 use crate::types::NodeId;
@@ -66,10 +66,10 @@ impl Database {
     /// Goes back to `moment`, durably: all stores and the rows and user columns of all temporal
     /// tables; with `path`, where a store is mounted, only that store. Names, hard links, inode
     /// numbers, attributes, all times, extended attributes and content become what they were, in
-    /// one commit that keeps the turn meanwhile; what it undoes is history, so another rollback
-    /// takes it back. Files that came later go, and stay readable for who has them open. Not what
-    /// has no past: [`RollbackReport::left`]. Where content lies is not part of it. With `is_dry`
-    /// only finds out.
+    /// one commit that keeps the writer lock meanwhile; what it undoes is history, so another
+    /// rollback takes it back. Files that came later go, and stay readable for who has them open.
+    /// Not what has no past: [`RollbackReport::left`]. Where content lies is not part of it. With
+    /// `is_dry` only finds out.
     ///
     /// Errors: [`ErrorKind::InvalidInput`] before the history begins, in the future, without
     /// history, and where `path` is no store's root; [`ErrorKind::Busy`] while a long transaction
@@ -92,14 +92,14 @@ impl Database {
         let mut tries = 0;
         loop {
             tries += 1;
-            let since = engine.rooms_made();
+            let since = engine.early_expiries();
             match self.try_rollback(&past, path, is_dry) {
                 // History gives way, twice as much each time; not what is gone back to, which is
                 // open.
                 Err(error)
                     if error.kind() == ErrorKind::NoSpace
                         && tries < TRIES_MAX
-                        && engine.make_room_again(tries - 1, since)? => {}
+                        && engine.expire_early_again(tries - 1, since)? => {}
                 outcome => return outcome,
             }
         }
@@ -119,8 +119,8 @@ impl Database {
             changes = diff_of((self, root), (past, root), &is_meant)?.changes;
         }
         let transaction = self.begin_with(&TransactionOptions {
-            takes_turn: !is_dry,
-            turn_max: TURN_MAX,
+            is_immediate: !is_dry,
+            writer_lock_max: WRITER_LOCK_MAX,
         })?;
         self.whole()?.refuse_beside_long_transactions()?;
         let report = past.shared.shown.view().read_history(|reader| {

@@ -14,7 +14,7 @@ use crate::history::carry::{Carrier, times};
 use crate::history::columns::{ColumnsPair, Giving, give_columns};
 use crate::history::log::{LogChange, changes_of};
 use crate::history::net::{NetChange, Paths, State, join_saves, net_change, state};
-use crate::history::restore::TURN_MAX;
+use crate::history::restore::WRITER_LOCK_MAX;
 use crate::transaction::TransactionOptions;
 use crate::types::{Attr, NodeId, RenameMode};
 use larder_object::format::{CommitSeq, FileKind, Ino, Name, StoreId};
@@ -85,8 +85,8 @@ impl Database {
         // From here on the state before it is kept, and with it all that follows.
         let past = self.as_of(&Moment::Seq(before.0))?;
         let transaction = self.begin_with(&TransactionOptions {
-            takes_turn: !is_dry,
-            turn_max: TURN_MAX,
+            is_immediate: !is_dry,
+            writer_lock_max: WRITER_LOCK_MAX,
         })?;
         let changes = past.shared.shown.view().read_history(|reader| {
             let (undo, changes) = Undo::find(self, reader, (before, whole))?;

@@ -90,7 +90,7 @@ pub(super) fn run_one(
 
 /// Runs `work` as a whole or not at all (`CONTENT-8`).
 pub(super) fn as_step<T>(engine: &Engine, work: impl FnOnce() -> Result<T>) -> Result<T> {
-    engine.take_turn()?;
+    engine.lock_writer()?;
     let before = engine.set_savepoint()?;
     let done = work();
     if done.is_err() {

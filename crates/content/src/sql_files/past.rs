@@ -4,9 +4,9 @@
 //! transaction that writes keeps everybody from that, and one that has read and writes later would
 //! meet it as a conflict. So other moments are read only where nothing can be written.
 
+use crate::active_transaction::lock;
 use crate::database::Database;
 use crate::past::parse_moment;
-use crate::turnstile::lock;
 use larder_object::{Error, ErrorKind, Moment, Result, SqlMoment};
 use std::sync::Mutex;
 

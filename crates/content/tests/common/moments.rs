@@ -83,7 +83,7 @@ impl Clock {
         at_ns
     }
 
-    /// Beside others a session needs a background, to give the turn on.
+    /// Beside others a session needs a background, to give the writer lock on.
     pub fn open_with(&self, dir: &Path, has_background: bool) -> Database {
         let engine = EngineOptions {
             has_background,

@@ -139,12 +139,12 @@ fn assert_survives(what: &str, arm: &dyn Fn(&Faults, u64)) {
 }
 
 #[test]
-fn a_failed_write_loses_nothing_that_was_promised() {
+fn a_failed_write_loses_nothing_that_was_reserved() {
     assert_survives("failing write", &Faults::fail_write);
 }
 
 #[test]
-fn a_failed_flush_loses_nothing_that_was_promised() {
+fn a_failed_flush_loses_nothing_that_was_reserved() {
     assert_survives("failing flush", &Faults::fail_flush);
 }
 

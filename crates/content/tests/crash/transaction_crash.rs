@@ -160,7 +160,7 @@ fn record() -> (Recording, usize) {
             apply_count += u32::from(left < waiting);
             waiting = left;
         }
-        // Without a background only its own transactions have a session give the turn back.
+        // Without a background only its own transactions have a session give the writer lock back.
         let is_free = [3, 5, 7].iter().all(|divisor| number % divisor != 0);
         let by = other.as_ref().filter(|_| is_free).unwrap_or(&db);
         let steps = by.transaction(|txn| step(txn, number)).unwrap();

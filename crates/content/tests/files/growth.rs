@@ -1,5 +1,5 @@
-//! Segments grow while others go on (`ROOM-3`), and a long transaction that is aborted, or killed,
-//! gives back what it has made them grow.
+//! Segments grow while others go on (`RESERVE-3`), and a long transaction that is aborted, or
+//! killed, gives back what it has made them grow.
 //!
 //! A lock on the file of a segment, which is what a growth holds, makes every other growth wait as
 //! long as a test likes.
@@ -85,7 +85,7 @@ fn growth_ahead_keeps_no_other_session_waiting() {
     put_some(&db, "first");
     let before = length(dir.path());
     let growing = Growing::begin(dir.path());
-    // While it is not committed, the session has the turn.
+    // While it is not committed, the session has the writer lock.
     db.put(b"/much", &pattern(50 * MIB, 7)).unwrap();
     growing.expect_another();
     promptly("another session", || {
@@ -98,7 +98,7 @@ fn growth_ahead_keeps_no_other_session_waiting() {
     // What was grown is used: more than there was.
     db.put(b"/more", &pattern(40 * MIB, 8)).unwrap();
     db.sync().unwrap();
-    assert!(length(dir.path()) > before, "ROOM-3");
+    assert!(length(dir.path()) > before, "RESERVE-3");
     assert!(db.get(b"/more").unwrap() == pattern(40 * MIB, 8));
     assert_sound(&db);
 }

@@ -72,7 +72,7 @@ fn the_log_begins_anew_beside_transactions() {
     db.close().unwrap();
 }
 
-/// Sessions that leave each other no pause: somebody always wants the turn.
+/// Sessions that leave each other no pause: somebody always wants the writer lock.
 #[test]
 fn the_log_begins_anew_beside_busy_sessions() {
     const SESSIONS: u64 = 4;
@@ -86,7 +86,7 @@ fn the_log_begins_anew_beside_busy_sessions() {
             scope.spawn(move || {
                 let db = open(dir.path());
                 let options = TransactionOptions {
-                    takes_turn: true,
+                    is_immediate: true,
                     ..TransactionOptions::default()
                 };
                 for index in 0..COUNT / SESSIONS {

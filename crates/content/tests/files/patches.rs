@@ -279,7 +279,8 @@ fn patch_blocks(db: &Database) -> u64 {
 fn small_synced_content_is_logged_while_no_other_session_lives() {
     let dir = tempfile::tempdir().unwrap();
     create(dir.path(), None).close().unwrap();
-    // In the background the turn is given back, and nothing is applied before two idle seconds.
+    // In the background the writer lock is given back, and nothing is applied before two idle
+    // seconds.
     let one = open_with(dir.path(), 64 << 20, true);
     let synced = |db: &Database, text: &str, blocks: u64| {
         let bytes = pattern((blocks * BLOCK) as usize - 100, blocks);

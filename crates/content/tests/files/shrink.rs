@@ -1,4 +1,4 @@
-//! Segments grow, are added and shrink while sessions go on (`SHRINK-1`, `ROOM-1`).
+//! Segments grow, are added and shrink while sessions go on (`SHRINK-1`, `RESERVE-1`).
 
 use crate::common::*;
 use larder::{Database, ErrorKind, NodeId, OpenOptions};

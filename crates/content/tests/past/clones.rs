@@ -671,7 +671,7 @@ fn another_session_learns_of_what_is_shared() {
     put(&db, R, "a", &pattern(MIB, 1));
     db.sync().unwrap();
     let other = open(dir.path());
-    // It has had the turn, and knows the free set, before anything is shared.
+    // It has had the writer lock, and knows the free set, before anything is shared.
     write(&other, "/a", 0, b"y");
     other.sync().unwrap();
     let bytes = other.get(b"/a").unwrap();

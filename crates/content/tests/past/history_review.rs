@@ -147,7 +147,7 @@ fn room_that_another_one_made_is_tried() {
             // Somebody else comes first, and makes all the room there is.
             txn.abort();
             db.begin_with(&TransactionOptions {
-                takes_turn: true,
+                is_immediate: true,
                 ..TransactionOptions::default()
             })?
             .abort();
@@ -218,7 +218,7 @@ impl Place {
         }
     }
 
-    /// Beside others a session needs a background, to give the turn on.
+    /// Beside others a session needs a background, to give the writer lock on.
     fn open(&self, has_background: bool) -> Database {
         let options = OpenOptions {
             engine: self.engine(has_background),
@@ -231,7 +231,7 @@ impl Place {
         self.now_ns.fetch_add(ns, Ordering::SeqCst);
     }
 
-    /// Writes and commits, and gives the turn back.
+    /// Writes and commits, and gives the writer lock back.
     fn put(&self, db: &Database, path: &[u8], bytes: &[u8]) {
         db.put(path, bytes).unwrap();
         db.sync().unwrap();

@@ -452,7 +452,7 @@ fn destroyed_stores_are_named() {
 fn what_cannot_be_is_refused_and_changes_nothing() {
     let dir = tempfile::tempdir().unwrap();
     drop(create(dir.path(), 64));
-    // With a background: a long transaction wants the turn from it.
+    // With a background: a long transaction wants the writer lock from it.
     let db = common::open(dir.path());
     db.put(b"/f", &pattern(20 << 20, 1)).unwrap();
     let then = newest(&db);
@@ -624,7 +624,7 @@ fn directories_and_stores_exchange_their_places() {
 }
 
 #[test]
-fn places_are_exchanged_as_they_are_once_it_has_the_turn() {
+fn places_are_exchanged_as_they_are_once_it_has_the_writer_lock() {
     let dir = tempfile::tempdir().unwrap();
     let clock = Clock::new();
     let db = clock.create(dir.path(), 64, HOUR);

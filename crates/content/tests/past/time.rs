@@ -124,7 +124,7 @@ fn run_beside_the_background(seed: u64, op_count: usize) -> BTreeMap<String, i64
         if rng.chance(5) {
             tree.database().sync().unwrap();
             std::mem::swap(&mut tree, &mut other);
-            // Has the turn, and with it knows what the other did.
+            // Has the writer lock, and with it knows what the other did.
             let refused = tree.database().destroy_snapshot("nobody");
             assert_eq!(kind(refused), ErrorKind::NotFound);
         }

@@ -95,7 +95,7 @@ fn numbers_of(db: &Database) -> Vec<u64> {
 
 fn commit_one(db: &Database, thread: u64, number: u64) {
     let options = TransactionOptions {
-        takes_turn: true,
+        is_immediate: true,
         ..TransactionOptions::default()
     };
     let txn = db.begin_with(&options).unwrap();
@@ -124,7 +124,7 @@ impl Recorded {
             storage: Some(Arc::new(SimStorage::recording(&recorder))),
             catalog_vfs: Some(vfs.name().to_owned()),
             // Small enough to be written in place now and then. With a background: only that gives
-            // the turn back when a transaction waits for it behind others.
+            // the writer lock back when a transaction waits for it behind others.
             patch_bytes_max: 1_000_000,
             ..EngineOptions::default()
         };
@@ -147,7 +147,7 @@ impl Recorded {
             ..self.engine.clone()
         };
         if !has_background {
-            // It applies none: then it would have the turn, and nobody would give it back.
+            // It applies none: then it would have the writer lock, and nobody would give it back.
             engine.patch_bytes_max = 1 << 40;
         }
         let options = OpenOptions {
@@ -347,7 +347,7 @@ fn seen_text(seen: &[u64]) -> String {
 /// The same as [`commit_one`], and what the transaction sees of the others in a file and in rows.
 fn commit_seen(db: &Database, thread: u64, number: u64) {
     let options = TransactionOptions {
-        takes_turn: true,
+        is_immediate: true,
         ..TransactionOptions::default()
     };
     let txn = db.begin_with(&options).unwrap();

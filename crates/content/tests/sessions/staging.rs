@@ -111,7 +111,7 @@ fn what_is_not_committed_leaves_nothing() {
     for round in 0..4 {
         let txn = db.begin().unwrap();
         if round == 1 {
-            // It has the turn: content is written in the transaction.
+            // It has the writer lock: content is written in the transaction.
             txn.put(b"/first", b"x").unwrap();
         }
         txn.write_file(b"/file", &mut &large[..]).unwrap();
@@ -241,7 +241,7 @@ fn what_fails_gives_its_space_back_at_once() {
     assert_clean(&db);
 }
 
-/// The session would wait for the turn of the transaction that it writes for.
+/// The session would wait for the writer lock of the transaction that it writes for.
 #[test]
 fn nothing_is_changed_while_content_is_written_beside() {
     let dir = tempfile::tempdir().unwrap();

@@ -559,18 +559,18 @@ fn constraints_refuse_an_operation_or_the_commit() {
     assert_clean(&db);
 }
 
-/// Who keeps the turn keeps others waiting: not for ever.
+/// Who keeps the writer lock keeps others waiting: not for ever.
 #[test]
-fn a_transaction_that_keeps_the_turn_is_rolled_back() {
+fn a_transaction_that_keeps_the_writer_lock_is_rolled_back() {
     let dir = tempfile::tempdir().unwrap();
     let db = create(dir.path(), None);
     let other = open(dir.path());
     let options = TransactionOptions {
-        turn_max: Duration::from_millis(200),
+        writer_lock_max: Duration::from_millis(200),
         ..TransactionOptions::default()
     };
     let quick = TransactionOptions {
-        takes_turn: true,
+        is_immediate: true,
         ..TransactionOptions::default()
     };
     for waiting in [&db, &other] {

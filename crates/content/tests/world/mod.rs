@@ -385,7 +385,7 @@ impl World {
         }
     }
 
-    /// This session knows what others have committed. Who has the turn does.
+    /// This session knows what others have committed. Who has the writer lock does.
     pub fn learn(&self) {
         let refused = self.database.destroy_snapshot("nobody").unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::NotFound);

@@ -67,7 +67,7 @@ impl Odd {
 
 fn service(lock_wait_max: usize) -> Service<Odd> {
     let dialect = Dialect::default();
-    Service::new(Odd::default(), dialect, Seats::new(3), lock_wait_max)
+    Service::new(Odd::default(), dialect, InFlight::new(3), lock_wait_max)
 }
 
 fn request(opcode: u32, unique: u64, body: &[u8]) -> Vec<u8> {
@@ -81,11 +81,11 @@ fn request(opcode: u32, unique: u64, body: &[u8]) -> Vec<u8> {
     [wire::bytes_of(&header), body].concat()
 }
 
-fn answer(service: &Service<Odd>, seat: usize, bytes: &[u8]) -> Answer {
+fn answer(service: &Service<Odd>, slot: usize, bytes: &[u8]) -> Answer {
     let mut memory = [0; 4096];
     let incoming = Incoming::whole(bytes).unwrap();
-    let seat = service.seats.seat(seat);
-    let work = service.work(&seat, &|| (), &incoming, &mut memory);
+    let slot = service.in_flight.slot(slot);
+    let work = service.work(&slot, &|| (), &incoming, &mut memory);
     let answer = work.answer;
     service.finish(work, true);
     answer
@@ -150,7 +150,7 @@ fn a_panic_beside_a_handler_fails_its_request_only() {
         assert_eq!(ended() - before, ended_count, "what began ends: {step}");
         let silent = answer(&service, 0, &request(2, 4, &[0; 8]));
         assert_eq!(silent, Answer::Silent, "PROTOCOL-5: {step}");
-        assert!(!service.seats.interrupt(2) && !service.seats.interrupt(4));
+        assert!(!service.in_flight.interrupt(2) && !service.in_flight.interrupt(4));
         *service.filesystem.panics_in.lock().unwrap() = "";
         let later = answer(&service, 0, &request(5, 6, b""));
         assert_eq!(later, Answer::Data(6), "PROTOCOL-5: {step}");
@@ -159,13 +159,13 @@ fn a_panic_beside_a_handler_fails_its_request_only() {
 }
 
 #[test]
-fn waits_for_locks_leave_seats_for_others_and_can_be_interrupted() {
+fn waits_for_locks_leave_slots_for_others_and_can_be_interrupted() {
     let service = service(1);
     let lock = request(33, 20, &[0; 48]);
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| {
             let null = std::fs::File::open("/dev/null").unwrap();
-            service.seats.seat(0).sit(&Device::new(null.into()));
+            service.in_flight.slot(0).attach(&Device::new(null.into()));
             answer(&service, 0, &lock)
         });
         while service.lock_waits.load(Ordering::SeqCst) == 0 {
@@ -173,11 +173,14 @@ fn waits_for_locks_leave_seats_for_others_and_can_be_interrupted() {
         }
         let another = answer(&service, 1, &request(33, 22, &[0; 48]));
         assert_eq!(another, Answer::Error(Errno::ENOLCK));
-        while !service.seats.interrupt(20) {
+        while !service.in_flight.interrupt(20) {
             std::thread::yield_now();
         }
         let interrupted = waiter.join().unwrap();
         assert_eq!(interrupted, Answer::Error(Errno::EINTR), "PROTOCOL-3");
     });
-    assert!(!service.seats.interrupt(20), "PROTOCOL-3: it is answered");
+    assert!(
+        !service.in_flight.interrupt(20),
+        "PROTOCOL-3: it is answered"
+    );
 }

@@ -140,14 +140,14 @@ impl Aging {
         let count = population.keys().len() as u64;
         while population.age().age() < until_age && count > 0 {
             let group = self.group.clamp(1, count);
-            let mut room_bytes = target_bytes.saturating_sub(population.age().live_bytes());
+            let mut capacity_bytes = target_bytes.saturating_sub(population.age().live_bytes());
             let keys: Vec<u64> = if group > 1 {
                 let first = work.random.u64(0..=count - group);
                 let deletes: Vec<Step> = (first..first + group)
                     .map(|key| Step::Delete { key })
                     .collect();
                 for step in deletes.chunks(1) {
-                    room_bytes += step_bytes(population, step);
+                    capacity_bytes += step_bytes(population, step);
                     population.apply(work, &self.put, step)?;
                 }
                 (first..first + group).collect()
@@ -163,9 +163,9 @@ impl Aging {
             };
             let mut steps = Vec::new();
             for key in keys {
-                room_bytes += population.bytes_of(key).unwrap_or(0);
-                let bytes = self.draw_within(work, room_bytes);
-                room_bytes = room_bytes.saturating_sub(bytes);
+                capacity_bytes += population.bytes_of(key).unwrap_or(0);
+                let bytes = self.draw_within(work, capacity_bytes);
+                capacity_bytes = capacity_bytes.saturating_sub(bytes);
                 steps.push(Step::Put { key, bytes });
             }
             for steps in steps.chunks(self.writers.max(1) as usize) {
@@ -177,11 +177,11 @@ impl Aging {
     }
 
     /// A size that keeps the occupancy: drawn anew a few times, else what there is room for.
-    fn draw_within(&self, work: &mut Work<'_>, room_bytes: u64) -> u64 {
+    fn draw_within(&self, work: &mut Work<'_>, capacity_bytes: u64) -> u64 {
         (0..8)
             .map(|_| self.sizes.draw(self.object_bytes, &mut work.random))
-            .find(|bytes| *bytes <= room_bytes)
-            .unwrap_or(room_bytes)
+            .find(|bytes| *bytes <= capacity_bytes)
+            .unwrap_or(capacity_bytes)
             .max(1)
     }
 }

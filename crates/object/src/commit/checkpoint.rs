@@ -3,18 +3,18 @@
 //! The log begins anew, in place, when all of it is copied; so it stays as short as its bound lets
 //! it. To copy it takes as long as many commits. So with a background they do not wait for that: it
 //! copies most of the log while commits go on, and only what came meanwhile is copied while nobody
-//! commits: with the turn, which keeps transactions and other sessions out too, and the commit lock
-//! held.
+//! commits: with the writer lock, which keeps transactions and other sessions out too, and the
+//! commit lock held.
 //!
 //! # Invariants
 //! * `CHECKPOINT-1` The log is bounded: when more than [`WAL_BYTES_MAX`] wait to be copied, commits
 //!   wait for a checkpoint; and when its file is longer than that, the end of a copy waits for
 //!   those who read the log.
 //! * `CHECKPOINT-2` It begins anew beside sessions that leave each other no pause: from
-//!   [`WAL_BYTES_LONG`] on the end of a copy queues for the turn, as long as the log grows, and
-//!   the longer it is the more patiently: on a busy machine the turn is a long time away. With the
-//!   turn it waits for who reads the log, too. (Where nobody commits, one that idles need not give
-//!   the turn up for it, up to [`WAL_BYTES_MAX`].)
+//!   [`WAL_BYTES_LONG`] on the end of a copy queues for the writer lock, as long as the log grows,
+//!   and the longer it is the more patiently: on a busy machine the writer lock is a long time
+//!   away. With the writer lock it waits for who reads the log, too. (Where nobody commits, one
+//!   that idles need not give the writer lock up for it, up to [`WAL_BYTES_MAX`].)
 
 use crate::engine::{Edit, Engine, lock};
 use crate::session::log_growth::WAL_BYTES_STEP;
@@ -31,25 +31,25 @@ const WAL_BYTES_MAX: u64 = 256 << 20;
 /// The same two where the host has little room.
 const WAL_BYTES_PASSIVE_LITTLE: u64 = 4 << 20;
 const WAL_BYTES_MAX_LITTLE: u64 = 8 << 20;
-/// When more of it than this is in use, a checkpoint waits for the turn: a file that grows is
-/// slower to flush than one that is written over.
+/// When more of it than this is in use, a checkpoint waits for the writer lock: a file that grows
+/// is slower to flush than one that is written over.
 const WAL_BYTES_LONG: u64 = 64 << 20;
 /// The length of the log is looked at again after so many changed rows, of a few pages each at
 /// worst. A commit counts as some more: the pages that every commit changes.
 const WAL_LOOK_ROWS: u64 = 1024;
 const COMMIT_ROWS: u64 = 16;
-/// So little is left to be copied when the turn is asked for, bytes, ...
+/// So little is left to be copied when the writer lock is asked for, bytes, ...
 const WAL_BYTES_REST: u64 = 1 << 20;
 /// ... or what is left after so many times beside commits.
 const PASSES_MAX: usize = 4;
-/// The background tries so often to get the turn, 1 ms apart; then it goes on with its other work,
-/// and comes again.
-const TURN_TRIES: u32 = 20;
-/// When it waits for the turn, it does so among the others and so long; twice as long for each
-/// [`WAL_BYTES_STEP`] that the log is longer, up to a second. Without the turn its session has
-/// nothing to commit meanwhile (`TURN-1`).
-const TURN_WAIT: Duration = Duration::from_millis(30);
-const TURN_WAIT_DOUBLINGS_MAX: u64 = 5;
+/// The background tries so often to get the writer lock, 1 ms apart; then it goes on with its other
+/// work, and comes again.
+const WRITER_LOCK_TRIES: u32 = 20;
+/// When it waits for the writer lock, it does so among the others and so long; twice as long for
+/// each [`WAL_BYTES_STEP`] that the log is longer, up to a second. Without the writer lock its
+/// session has nothing to commit meanwhile (`WRITER-1`).
+const WRITER_LOCK_WAIT: Duration = Duration::from_millis(30);
+const WAIT_DOUBLINGS_MAX: u64 = 5;
 
 /// How long a commit waits for the catalog's write lock or for space on the host before the engine
 /// gives up.
@@ -75,11 +75,11 @@ impl Engine {
         self.unlogged_rows.store(0, Ordering::Relaxed);
         let is_wanted = self.is_checkpoint_wanted.load(Ordering::SeqCst);
         // The file's length is not kept from us by who copies it.
-        if is_wanted && !self.has_little_room() && self.catalog.wal_bytes()? <= WAL_BYTES_MAX {
+        if is_wanted && !self.has_little_space() && self.catalog.wal_bytes()? <= WAL_BYTES_MAX {
             return Ok(());
         }
         let wal = self.catalog.log_use()?.pending_bytes;
-        let (passive, max) = match self.has_little_room() {
+        let (passive, max) = match self.has_little_space() {
             true => (WAL_BYTES_PASSIVE_LITTLE, WAL_BYTES_MAX_LITTLE), // HOST-2
             false => (WAL_BYTES_PASSIVE, WAL_BYTES_MAX),
         };
@@ -141,7 +141,7 @@ impl Engine {
         copied.map(drop)
     }
 
-    /// `false`: somebody else kept the turn, or read the log, so it does not begin anew.
+    /// `false`: somebody else kept the writer lock, or read the log, so it does not begin anew.
     fn copy_log(&self) -> Result<bool> {
         let mut log = self.catalog.log_use()?;
         for _ in 0..PASSES_MAX {
@@ -151,7 +151,7 @@ impl Engine {
                 break;
             }
         }
-        let has_little = self.has_little_room();
+        let has_little = self.has_little_space();
         let max = if has_little {
             WAL_BYTES_MAX_LITTLE
         } else {
@@ -168,7 +168,7 @@ impl Engine {
         }
         // With nothing more coming it is copied to its end: the next commit begins it anew.
         let waits = is_long || is_growing_long;
-        if !self.get_turn(waits.then(|| turn_wait(log.used_bytes)))? {
+        if !self.try_writer_lock(waits.then(|| writer_lock_wait(log.used_bytes)))? {
             return Ok(false);
         }
         let _edit = Edit { engine: self };
@@ -193,18 +193,18 @@ impl Engine {
         Ok(restarted)
     }
 
-    /// Who only tries is nobody that others give the turn back for, or that a transaction which
-    /// idles is rolled back for.
-    fn get_turn(&self, wait_max: Option<Duration>) -> Result<bool> {
+    /// Who only tries is nobody that others give the writer lock back for, or that a transaction
+    /// which idles is rolled back for.
+    fn try_writer_lock(&self, wait_max: Option<Duration>) -> Result<bool> {
         if let Some(wait_max) = wait_max {
-            let taken = (self.turn).begin_within(wait_max, || self.refresh_with_turn());
+            let taken = (self.writer_lock).begin_within(wait_max, || self.refresh_locked());
             return match taken {
                 Err(error) if error.kind() == ErrorKind::Busy => Ok(false),
                 taken => taken.map(|()| true),
             };
         }
-        for _ in 0..TURN_TRIES {
-            if self.turn.try_begin(|| self.refresh_with_turn())? {
+        for _ in 0..WRITER_LOCK_TRIES {
+            if self.writer_lock.try_begin(|| self.refresh_locked())? {
                 return Ok(true);
             }
             std::thread::sleep(Duration::from_millis(1));
@@ -213,8 +213,8 @@ impl Engine {
     }
 }
 
-/// How long the turn is waited for where so much of the log is in use, bytes.
-fn turn_wait(used_bytes: u64) -> Duration {
+/// How long the writer lock is waited for where so much of the log is in use, bytes.
+fn writer_lock_wait(used_bytes: u64) -> Duration {
     let steps = used_bytes.saturating_sub(WAL_BYTES_LONG) / WAL_BYTES_STEP;
-    TURN_WAIT * (1 << steps.min(TURN_WAIT_DOUBLINGS_MAX))
+    WRITER_LOCK_WAIT * (1 << steps.min(WAIT_DOUBLINGS_MAX))
 }

@@ -240,7 +240,7 @@ mod tests {
             "{found} for {FILES}, in 30 commits"
         );
 
-        engine.give_turn_back();
+        engine.unlock_writer();
         plain(
             &path,
             "DROP TRIGGER keeps; \

@@ -10,7 +10,7 @@ impl Engine {
     /// has something of that (`FLUSH-2`).
     pub(crate) fn may_share_flush(&self, private: &Private) -> Result<bool> {
         let host = &private.host;
-        debug_assert!(self.turn.is_held(), "FLUSH-2");
+        debug_assert!(self.writer_lock.is_held(), "FLUSH-2");
         if !host.session.writers.has_waiters()
             || host.session.workspace.is_some()
             || host.session.options.is_extension
@@ -60,7 +60,7 @@ impl Engine {
             .flushes
             .settle(number, flush)
             .inspect_err(|error| {
-                // Another thread's commit must end before the turn is abandoned.
+                // Another thread's commit must end before the writer lock is abandoned.
                 let _no_commit = self.commit_lock.lock();
                 self.stop(error.to_string());
             })

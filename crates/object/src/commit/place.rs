@@ -108,15 +108,15 @@ impl Engine {
                 expected_blocks,
             },
         };
-        let mut promise = flush.promise.take().ok_or_else(unpromised)?;
-        let pieces = self.allocate_extents(&mut promise, flush.block_count(), placement);
+        let mut reservation = flush.reservation.take().ok_or_else(unreserved)?;
+        let pieces = self.allocate_extents(&mut reservation, flush.block_count(), placement);
         // Only now: who closes it from here on ends the stream.
         let is_over = frozen.node.lock().writer_count == 0;
         {
-            let mut room = self.lock_room();
-            room.space.forfeit(promise);
+            let mut free = self.free_space();
+            free.space.forfeit(reservation);
             if is_over {
-                room.space.end_stream(stream_of(&frozen.node));
+                free.space.end_stream(stream_of(&frozen.node));
             }
         }
         let pieces = pieces?;
@@ -130,24 +130,24 @@ impl Engine {
         nodes: &mut [FrozenNode],
         placed: &mut Vec<Placed>,
     ) -> Result<()> {
-        let mut promise: Option<Reservation> = None;
+        let mut reservation: Option<Reservation> = None;
         let mut blocks = 0;
         for &index in order {
             let Some(flush) = nodes[index].flush.as_mut() else {
                 continue;
             };
             blocks += flush.block_count();
-            let part = flush.promise.take().ok_or_else(unpromised)?;
-            match promise.as_mut() {
-                Some(promise) => promise.merge(part),
-                None => promise = Some(part),
+            let part = flush.reservation.take().ok_or_else(unreserved)?;
+            match reservation.as_mut() {
+                Some(reservation) => reservation.merge(part),
+                None => reservation = Some(part),
             }
         }
-        let Some(mut promise) = promise else {
+        let Some(mut reservation) = reservation else {
             return Ok(());
         };
-        let outcome = self.place_batch(order, nodes, blocks, &mut promise, placed);
-        self.lock_room().space.forfeit(promise);
+        let outcome = self.place_batch(order, nodes, blocks, &mut reservation, placed);
+        self.free_space().space.forfeit(reservation);
         outcome
     }
 
@@ -158,10 +158,10 @@ impl Engine {
         order: &[usize],
         nodes: &[FrozenNode],
         blocks: u64,
-        promise: &mut Reservation,
+        reservation: &mut Reservation,
         placed: &mut Vec<Placed>,
     ) -> Result<()> {
-        let whole = self.allocate_whole(promise, blocks)?;
+        let whole = self.allocate_whole(reservation, blocks)?;
         let mut pieces = whole.map(|extent| Pieces::new(vec![extent]));
         for &index in order {
             let Some(flush) = &nodes[index].flush else {
@@ -171,7 +171,7 @@ impl Engine {
                 Some(pieces) => spread(index, &flush.runs, pieces, placed),
                 None => {
                     let own =
-                        self.allocate_extents(promise, flush.block_count(), Placement::Known)?;
+                        self.allocate_extents(reservation, flush.block_count(), Placement::Known)?;
                     spread(index, &flush.runs, &mut Pieces::new(own), placed);
                 }
             }
@@ -209,7 +209,7 @@ impl Engine {
         let mut writes: Vec<BlockWrite<'_>> = Vec::new();
         let mut end: Option<Extent> = None;
         for piece in placed.iter() {
-            let gather = gathers[piece.node_index].as_ref().ok_or_else(unpromised)?;
+            let gather = gathers[piece.node_index].as_ref().ok_or_else(unreserved)?;
             let buffers = gather.slices(piece.logical_block, piece.extent.block_count);
             match writes.last_mut() {
                 Some(write) if end.is_some_and(|end| end.is_followed_by(&piece.extent)) => {
@@ -340,11 +340,11 @@ impl Engine {
 /// The checksums of what is not written now (`LOGGED-1`).
 fn take_checksums(placed: &mut [Placed], gathers: &[Option<Arc<Gather>>]) -> Result<()> {
     for piece in placed {
-        let gather = gathers[piece.node_index].as_ref().ok_or_else(unpromised)?;
+        let gather = gathers[piece.node_index].as_ref().ok_or_else(unreserved)?;
         let blocks = piece.logical_block..piece.logical_block + piece.extent.block_count;
         let checksum = |block| gather.find(block).map(block_checksum);
         let checksums: Option<Vec<u32>> = blocks.map(checksum).collect();
-        piece.checksums = checksums.ok_or_else(unpromised)?;
+        piece.checksums = checksums.ok_or_else(unreserved)?;
     }
     Ok(())
 }
@@ -397,9 +397,9 @@ fn spread(node_index: usize, runs: &[(u64, u64)], pieces: &mut Pieces, placed: &
     }
 }
 
-fn unpromised() -> Error {
+fn unreserved() -> Error {
     Error::new(
         ErrorKind::Corrupt,
-        "dirty blocks without a promise of space (EDIT-1); please report this",
+        "dirty blocks without a reservation (EDIT-1); please report this",
     )
 }

@@ -46,9 +46,9 @@ struct HomeCopy {
 }
 
 impl Engine {
-    /// Copies what the apply will write over, and commits that (`HOME-1`). The caller has the turn
-    /// and a pin. [`ErrorKind::NoSpace`]: nothing was copied. Cost: reads and writes the blocks,
-    /// one flush per segment, one commit.
+    /// Copies what the apply will write over, and commits that (`HOME-1`). The caller has the
+    /// writer lock and a pin. [`ErrorKind::NoSpace`]: nothing was copied. Cost: reads and writes
+    /// the blocks, one flush per segment, one commit.
     pub(crate) fn save_homes(&self, objects: &[(Arc<Node>, Applied)]) -> Result<()> {
         if !self.keeps_history() {
             return Ok(());
@@ -59,8 +59,8 @@ impl Engine {
         }
         // Makes room if need be, as for any content (`HOME-2`).
         let blocks = homes.len() as u64;
-        let promise = self.reserve(blocks, Purpose::Ordinary)?;
-        let mut taken = self.take_promised(promise, blocks)?;
+        let reservation = self.reserve(blocks, Purpose::Ordinary)?;
+        let mut taken = self.allocate_reserved(reservation, blocks)?;
         let copies = self.copy_homes(&homes, &taken.extents)?;
         taken.cut(copies.iter().map(|done| done.copy.block_count).sum());
         if copies.is_empty() {
@@ -69,12 +69,12 @@ impl Engine {
         {
             let _gate = self.enter_gate();
             let mut group = lock(&self.group);
-            let mut room = self.lock_room();
-            taken.keep(&mut room);
+            let mut free = self.free_space();
+            taken.keep(&mut free);
             for (extent, (store, ino)) in owned(&copies) {
                 group.allocated.push((extent, store, ino));
                 group.retired.push((extent, store, ino));
-                self.quarantine_unshared(&mut room, extent);
+                self.quarantine_unshared(&mut free, extent);
             }
             group
                 .homes

@@ -26,7 +26,8 @@
 //! * `PATCH-2` A session reads the patches of an object from the catalog after the root of its list
 //!   of pieces and before any of its map pages, and drops all of them together.
 //! * `PATCH-3` A home is written only while a committed patch covers it, by the session that has
-//!   the turn, and only when every pin and every read under way is at or past the patch's commit.
+//!   the writer lock, and only when every pin and every read under way is at or past the patch's
+//!   commit.
 //! * `PATCH-4` Rows go in a commit that follows the flush of the homes, and that brings the
 //!   checksums of what was written.
 //! * `PATCH-5` Patches are bounded: beyond `EngineOptions::patch_bytes_max` small overwrites go
@@ -90,7 +91,7 @@ const REQUEST_BLOCKS: usize = 1024;
 
 impl View {
     /// Bytes of patches that wait for being applied, replaced ones included, as far as this session
-    /// has noticed: exact with the turn.
+    /// has noticed: exact with the writer lock.
     pub fn patch_bytes(&self) -> u64 {
         self.patches.blocks.load(Ordering::SeqCst) * BLOCK_BYTES
     }
@@ -125,8 +126,8 @@ impl Engine {
     }
 
     /// Notes for the engines beside this one how many blocks all patch rows have after commit
-    /// `seq`, which the caller knows from having the turn: to sum them up costs more than a small
-    /// transaction.
+    /// `seq`, which the caller knows from having the writer lock: to sum them up costs more than a
+    /// small transaction.
     pub(crate) fn note_patches_at(&self, seq: CommitSeq, blocks: u64) {
         *lock(&self.patches.noted) = Some((seq, blocks));
     }
@@ -166,7 +167,7 @@ impl Engine {
                 let row = state.content.patches.log(&flush.gather, &small);
                 set.patches.push((node.store, node.ino, row));
                 flush.runs = large;
-                self.give_back_promise(flush);
+                self.give_back_reservation(flush);
             }
             let end = frozen.row.size_bytes.div_ceil(BLOCK_BYTES);
             if !matches!(flush.runs[..], [(first, count)] if first + count == end) {
@@ -177,12 +178,12 @@ impl Engine {
         Ok(())
     }
 
-    /// What was promised beyond the blocks that get a new place.
-    fn give_back_promise(&self, flush: &mut ContentFlush) {
-        if let Some(mut promise) = flush.promise.take() {
+    /// What was reserved beyond the blocks that get a new place.
+    fn give_back_reservation(&self, flush: &mut ContentFlush) {
+        if let Some(mut reservation) = flush.reservation.take() {
             let blocks = flush.block_count();
-            flush.promise = (blocks > 0).then(|| promise.split(blocks));
-            self.lock_room().space.forfeit(promise);
+            flush.reservation = (blocks > 0).then(|| reservation.split(blocks));
+            self.free_space().space.forfeit(reservation);
         }
     }
 
@@ -248,13 +249,13 @@ impl Engine {
         waiting > 0 && waiting >= self.patch_blocks_max() / FULL_DIVISOR
     }
 
-    /// The background's part. Never waits for the turn.
+    /// The background's part. Never waits for the writer lock.
     pub(crate) fn apply_if_due(&self) -> Result<()> {
-        // Who waits for the turn comes first.
-        if !self.is_apply_due() || self.turn.is_wanted() {
+        // Who waits for the writer lock comes first.
+        if !self.is_apply_due() || self.writer_lock.is_wanted() {
             return Ok(());
         }
-        if !self.turn.try_begin(|| self.refresh_with_turn())? {
+        if !self.writer_lock.try_begin(|| self.refresh_locked())? {
             lock(&self.patches.clock).not_before = Some(Instant::now() + PAUSE);
             return Ok(());
         }
@@ -279,7 +280,7 @@ impl Engine {
     }
 
     /// Writes in place what no reader holds back, and commits that; where the catalog is busy or
-    /// the host is full it is left for later. The caller has the turn. Cost: one request per
+    /// the host is full it is left for later. The caller has the writer lock. Cost: one request per
     /// contiguous piece, one flush per segment, one commit.
     pub(crate) fn apply_patches(&self) -> Result<()> {
         if self.patches.blocks.load(Ordering::SeqCst) == 0 || self.session.workspace.is_some() {
@@ -294,7 +295,7 @@ impl Engine {
                 Ok(())
             }
             Err(error) => {
-                // Another thread's commit must end before the turn is abandoned.
+                // Another thread's commit must end before the writer lock is abandoned.
                 let _no_commit = self.commit_lock.lock();
                 self.stop(format!(
                     "patches could not be written in place ({error}); close and reopen the database"

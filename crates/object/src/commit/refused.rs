@@ -280,14 +280,14 @@ impl Engine {
             .retain(|(_, to)| !places.iter().any(|place| place.overlaps(to)));
         let gone: Vec<Extent> = gone.into_iter().map(|(extent, ..)| extent).collect();
         moved_away.retain(|place| !gone.iter().any(|one| one.overlaps(place)));
-        let mut room = self.lock_room();
+        let mut free = self.free_space();
         for extent in subtract(&gone, &places) {
             if !self.may_share() {
-                room.space.revive(extent);
+                free.space.revive(extent);
             }
         }
         for extent in subtract(&places, &gone) {
-            self.quarantine_unshared(&mut room, extent);
+            self.quarantine_unshared(&mut free, extent);
         }
         set.retired.extend(new);
     }
@@ -304,7 +304,7 @@ impl Engine {
             }
             Ok(Some(_)) => "'larder refused list DATABASE' lists it".to_owned(),
             Ok(None) => "content not kept yet: the host is full; it is in memory until there is \
-                         room, and then 'larder refused list DATABASE' lists it"
+                         free, and then 'larder refused list DATABASE' lists it"
                 .to_owned(),
             Err(error) => format!("its content could not be kept: {error}"),
         };
@@ -489,9 +489,9 @@ impl Engine {
         let gone: Vec<Extent> = gone.into_iter().map(|(extent, ..)| extent).collect();
         (group.moved_away).retain(|place| !gone.iter().any(|one| one.overlaps(place)));
         if !self.may_share() {
-            let mut room = self.lock_room();
+            let mut free = self.free_space();
             for extent in gone {
-                room.space.revive(extent);
+                free.space.revive(extent);
             }
         }
     }

@@ -278,7 +278,7 @@ impl Engine {
     }
 
     /// Content does not take the reserve of the host (`HOST-1`).
-    pub(crate) fn require_room_to_keep(&self, size_bytes: u64) -> Result<()> {
+    pub(crate) fn require_space_to_keep(&self, size_bytes: u64) -> Result<()> {
         if size_bytes == 0 || self.host_bytes()? >= size_bytes + self.host_reserve_bytes()? {
             return Ok(());
         }

@@ -47,7 +47,7 @@ impl Engine {
         };
         let mut read = |offset: u64, buffer: &mut [u8]| self.read(node, offset, buffer);
         let size_bytes = new.size_bytes.unwrap_or(0);
-        let kept = (self.require_room_to_keep(size_bytes))
+        let kept = (self.require_space_to_keep(size_bytes))
             .and_then(|()| self.add_refused(&new, &mut read));
         match kept {
             Ok(file) => Ok(Some(file)),
@@ -111,7 +111,7 @@ impl Engine {
         let mut all = lock(&self.refusals.held.all);
         while let Some(held) = all.first() {
             if !is_end {
-                self.require_room_to_keep(held.content.len() as u64)?;
+                self.require_space_to_keep(held.content.len() as u64)?;
             }
             let new = NewRefused {
                 why: &held.why,

@@ -37,9 +37,9 @@ pub(crate) struct History {
     pub(super) has_more: AtomicBool,
     /// Others have left steps, as far as this session knows.
     pub(super) is_left: AtomicBool,
-    /// Before the turn.
-    pub(super) making_room: Mutex<()>,
-    pub(super) rooms_made: AtomicU64,
+    /// Before the writer lock.
+    pub(super) expiring_early: Mutex<()>,
+    pub(super) early_expiries: AtomicU64,
     /// For whom the open group is.
     pub(crate) acting: Acting,
 }
@@ -57,8 +57,8 @@ impl History {
             short_blocks: AtomicU64::new(0),
             has_more: AtomicBool::new(false),
             is_left: AtomicBool::new(false),
-            making_room: Mutex::default(),
-            rooms_made: AtomicU64::new(0),
+            expiring_early: Mutex::default(),
+            early_expiries: AtomicU64::new(0),
             acting: Acting::default(),
         }
     }

@@ -397,9 +397,9 @@ mod tests {
             writer.prune_state()
         };
         rewrite(1);
-        writer.give_turn_back();
+        writer.unlock_writer();
         let reader = Engine::open(&path, "reader", &options).unwrap();
-        reader.give_turn_back();
+        reader.unlock_writer();
         let pinned = rewrite(2).1;
         now_ns.fetch_add(2 * HOUR_NS, Ordering::SeqCst);
         let pinned = rewrite(3).1.max(pinned);
@@ -411,7 +411,7 @@ mod tests {
             assert_eq!(found.1, pruned, "TIME-6");
             assert!(found.0 == asked || asked < Some(Instant::now()));
         }
-        writer.give_turn_back();
+        writer.unlock_writer();
         reader.close().unwrap();
         while writer.is_known_pinned() {
             std::thread::yield_now();

@@ -165,8 +165,8 @@ impl Engine {
     }
 
     /// Has all stores named that have shared content, before one of them goes ahead (`HISTORY-8`).
-    /// With the turn and the lock of the commits. Cost: the first time it reads the maps in the
-    /// history.
+    /// With the writer lock and the lock of the commits. Cost: the first time it reads the maps in
+    /// the history.
     pub(crate) fn name_sharers(&self) -> Result<()> {
         if self.catalog.are_sharers_named()? {
             return Ok(());
@@ -210,7 +210,7 @@ impl Engine {
 
     /// Why there is no room, and what helps.
     pub(crate) fn why_full(&self) -> Result<String> {
-        let is_kept = self.keeps_history() && self.lock_room().space.quarantined_blocks() > 0;
+        let is_kept = self.keeps_history() && self.free_space().space.quarantined_blocks() > 0;
         if is_kept && let Some(why) = self.why_guaranteed()? {
             return Ok(why);
         }

@@ -85,7 +85,7 @@ fn pressing_in_vain_waits() {
     };
     let is_spent = || lock(&host.history.clock).is_spent;
     let free_bytes = || {
-        let space = &host.lock_room().space;
+        let space = &host.free_space().space;
         space.available_blocks(Purpose::Ordinary) * BLOCK_BYTES
     };
     (0..40).for_each(rewrite);

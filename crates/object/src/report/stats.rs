@@ -40,7 +40,7 @@ impl Engine {
     pub fn gauges(&self) -> Result<Gauges> {
         let (cached_inode_count, cached_inode_bytes) = self.cache.size();
         // One lock at a time.
-        let reserved_blocks = self.lock_room().space.reserved_blocks();
+        let reserved_blocks = self.free_space().space.reserved_blocks();
         let candidate_count = lock(&self.compactor).candidate_count();
         Ok(Gauges {
             commit_seq: self.known_seq().0,

@@ -67,8 +67,8 @@ impl Engine {
         let retired_bytes = retired * BLOCK_BYTES;
         // The two are counted one after the other.
         let spare_bytes = (self.spare_history_bytes(retired_bytes)?).min(retired_bytes);
-        let (granted, promised) = {
-            let space = &self.lock_room().space;
+        let (granted, reserved) = {
+            let space = &self.free_space().space;
             (
                 space.granted_blocks(),
                 space.reserved_blocks() * BLOCK_BYTES,
@@ -90,7 +90,7 @@ impl Engine {
             available_bytes: (free_bytes + spare_bytes)
                 .min(capacity_bytes)
                 .saturating_sub(held_back)
-                .saturating_sub(promised),
+                .saturating_sub(reserved),
             patch_bytes: self.patch_bytes(),
             catalog_bytes: self.catalog_bytes(),
             inode_count,
@@ -279,8 +279,8 @@ impl Engine {
         Ok(format!("/{}", parts.join("/")))
     }
 
-    /// Proves that catalog and segments agree. Takes the turn while it looks at the structure, so
-    /// that no commit comes between; content is read without it.
+    /// Proves that catalog and segments agree. Takes the writer lock while it looks at the
+    /// structure, so that no commit comes between; content is read without it.
     pub fn check(
         &self,
         read_content: bool,
@@ -394,22 +394,22 @@ impl Engine {
         mapped.sort_unstable();
         let extent_count = self.check_holders(mapped, findings)?;
         report.extent_count = extent_count;
-        let room = self.lock_room();
+        let free = self.free_space();
         let (live, retired) = self.catalog.extent_totals()?;
         if (
-            room.space.allocated_blocks(),
-            room.space.quarantined_blocks(),
+            free.space.allocated_blocks(),
+            free.space.quarantined_blocks(),
         ) != (live, retired)
             && self.session.workspace.is_none()
         {
             findings.push(format!(
-                "free space in memory differs from the extent rows (ROOM-1): {} + {} blocks \
+                "free space in memory differs from the extent rows (RESERVE-1): {} + {} blocks \
                  instead of {live} + {retired}",
-                room.space.allocated_blocks(),
-                room.space.quarantined_blocks()
+                free.space.allocated_blocks(),
+                free.space.quarantined_blocks()
             ));
         }
-        if room.space.available_blocks(Purpose::Privileged) > room.space.free_blocks() {
+        if free.space.available_blocks(Purpose::Privileged) > free.space.free_blocks() {
             return Err(broken("more space is available than free"));
         }
         Ok(())

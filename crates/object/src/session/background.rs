@@ -85,7 +85,7 @@ impl Engine {
     /// How long until the open group has been idle for long enough to be committed (`COMMIT-5`);
     /// `None` while something is being changed, or there is no group.
     pub(crate) fn idle_left(&self) -> Option<Duration> {
-        let since = self.turn.idle_since()?;
+        let since = self.writer_lock.idle_since()?;
         let is_any = self.is_running() && !lock(&self.group).is_empty();
         let idle = self.session.options.commit_interval / IDLE_DIVISOR;
         is_any.then(|| idle.saturating_sub(since.elapsed()))
@@ -134,21 +134,22 @@ impl Engine {
 
     // ---- what the catalog says now ----------------------------------------------------------
 
-    /// Runs when the turn was just taken: caches and free space must know what others committed.
-    pub(crate) fn refresh_with_turn(&self) -> Result<()> {
+    /// Runs when the writer lock was just taken: caches and free space must know what others
+    /// committed.
+    pub(crate) fn refresh_locked(&self) -> Result<()> {
         if let Some(private) = &self.private {
             return self.begin_to_write(private);
         }
         self.notice_foreign()?;
         lock(&self.group).has_others =
             self.catalog.sessions()?.len() > 1 || self.catalog.oldest_transaction_pin()?.is_some();
-        let mut room = self.lock_room();
-        room.oldest_retired = None;
-        if !room.is_loaded() {
+        let mut free = self.free_space();
+        free.oldest_retired = None;
+        if !free.is_loaded() {
             // Who only reads does not look.
             self.may_have_orphans.store(true, Ordering::SeqCst);
         }
-        drop(room);
+        drop(free);
         self.sync_space()
     }
 
@@ -203,7 +204,7 @@ impl Engine {
 
     /// The newest commit whose retired extents nobody can reach any more (`SESSION-2`).
     pub(crate) fn reclaim_horizon(&self) -> Result<CommitSeq> {
-        if self.turn.is_held() && !lock(&self.group).has_others {
+        if self.writer_lock.is_held() && !lock(&self.group).has_others {
             return Ok(self.own_pin()); // SESSION-4
         }
         // The sessions are read after our own newest commit: a session born later pins at least it.
@@ -250,7 +251,7 @@ fn background(weak: &Weak<Engine>) {
                     .into()
             }
         };
-        // Another thread's commit must end before the turn is abandoned.
+        // Another thread's commit must end before the writer lock is abandoned.
         let _no_commit = engine.commit_lock.lock();
         engine.stop(why);
     }

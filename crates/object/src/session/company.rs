@@ -160,8 +160,8 @@ impl Engine {
             return Ok(());
         }
         self.sync_own()?;
-        if gives_way && self.turn.is_held() {
-            self.give_turn_back();
+        if gives_way && self.writer_lock.is_held() {
+            self.unlock_writer();
         }
         Ok(())
     }

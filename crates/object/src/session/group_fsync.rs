@@ -1,9 +1,9 @@
 //! One flush of the catalog's log for several transactions of this process.
 //!
-//! While transactions of this process queue for the turn, the one that has it makes its COMMIT
-//! without the flush, gives the turn on, and then waits for a flush that began after its COMMIT.
-//! The first who waits flushes for all who have come that far; meanwhile others change and commit.
-//! Nobody's `commit` returns before.
+//! While transactions of this process queue for the writer lock, the one that has it makes its
+//! COMMIT without the flush, gives the writer lock on, and then waits for a flush that began after
+//! its COMMIT. The first who waits flushes for all who have come that far; meanwhile others change
+//! and commit. Nobody's `commit` returns before.
 //!
 //! # Words
 //! A commit *owes* a flush from before it begins, since others see it before it returns, until one
@@ -11,10 +11,10 @@
 //!
 //! # Invariants
 //! * `FLUSH-1` A transaction's commit returns after a flush of the log that began when its COMMIT
-//!   had ended; the commit of one that has only read, or has taken the turn and written nothing,
-//!   after that of all that it may have seen.
-//! * `FLUSH-2` A flush is left out only with the turn in hand and while nobody outside of this
-//!   process looks: no other session lives (`SESSION-4`: none is born either) and no long
+//!   had ended; the commit of one that has only read, or has taken the writer lock and written
+//!   nothing, after that of all that it may have seen.
+//! * `FLUSH-2` A flush is left out only with the writer lock in hand and while nobody outside of
+//!   this process looks: no other session lives (`SESSION-4`: none is born either) and no long
 //!   transaction, no other process has the catalog open (`other_processes`), and the change feed is
 //!   off. Who comes later as a session is born by a commit with its flush, which is also that of
 //!   everything before it in the log.
@@ -55,7 +55,7 @@ pub(crate) struct SharedFlush {
 struct State {
     /// Commits that left out their flush.
     owed_count: u64,
-    /// The last of them is under way: who makes it has the turn (`PRIVATE-1`).
+    /// The last of them is under way: who makes it has the writer lock (`PRIVATE-1`).
     is_under_way: bool,
     /// So many of them, the first ones, are durable.
     durable_count: u64,
@@ -102,7 +102,8 @@ impl Drop for Owing<'_> {
 }
 
 impl SharedFlush {
-    /// One more commit, which begins now, is going to owe its flush. The caller has the turn.
+    /// One more commit, which begins now, is going to owe its flush. The caller has the writer
+    /// lock.
     pub fn begin(&self) -> Owing<'_> {
         let mut state = lock(&self.state);
         debug_assert!(!state.is_under_way, "FLUSH-5");
@@ -248,13 +249,13 @@ mod tests {
         host.session.flushes.begin().end(true);
         commit();
         assert_eq!(host.session.flushes.newest_owed(), None, "FLUSH-1");
-        // With the turn, and nothing written.
-        private.take_turn().unwrap();
+        // With the writer lock, and nothing written.
+        private.lock_writer().unwrap();
         host.session.flushes.begin().end(true);
         commit();
         assert_eq!(host.session.flushes.newest_owed(), None, "FLUSH-1");
         // Its own flush, which it makes in any case, is that of all before it.
-        private.take_turn().unwrap();
+        private.lock_writer().unwrap();
         drop(insert(&private));
         host.session.flushes.begin().end(true);
         commit();
@@ -328,14 +329,14 @@ mod tests {
         node
     }
 
-    /// A transaction commits while another one waits for its turn, after `prepare`.
+    /// A transaction commits while another one waits for the writer lock, after `prepare`.
     fn commit_before_another(
         host: &std::sync::Arc<Engine>,
         prepare: impl FnOnce(),
     ) -> crate::Result<()> {
         let private = Engine::open_private(host, false).unwrap();
         private.use_ticket(host.enter_writers()).unwrap();
-        private.take_turn().unwrap();
+        private.lock_writer().unwrap();
         drop(insert(&private));
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| drop(host.enter_writers()));
@@ -424,9 +425,9 @@ mod tests {
         next.close().unwrap();
     }
 
-    /// A transaction commits without its flush, which is held up. The next one takes the turn, sees
-    /// it and has nothing to write; when it has returned it says what it has seen. With `waits` as
-    /// it is; without, as one that does not care.
+    /// A transaction commits without its flush, which is held up. The next one takes the writer
+    /// lock, sees it and has nothing to write; when it has returned it says what it has seen. With
+    /// `waits` as it is; without, as one that does not care.
     fn record_one_that_looks(waits: bool) -> larder_testkit::Recording {
         let dir = tempfile::tempdir().unwrap();
         let recorder = larder_testkit::Recorder::new();
@@ -439,17 +440,17 @@ mod tests {
         };
         let host = open_with(dir.path(), options);
         host.sync().unwrap();
-        host.give_turn_back();
+        host.unlock_writer();
         recorder.sync_names();
         let [first, second] = [(); 2].map(|()| Engine::open_private(&host, false).unwrap());
         let [has_committed, has_told] = [(); 2].map(|()| AtomicBool::new(false));
         first.use_ticket(host.enter_writers()).unwrap();
-        first.take_turn().unwrap();
+        first.lock_writer().unwrap();
         let ino = insert(&first).ino;
         std::thread::scope(|scope| {
             let looking = scope.spawn(|| {
                 second.use_ticket(host.enter_writers()).unwrap();
-                second.take_turn().unwrap();
+                second.lock_writer().unwrap();
                 let main = larder_space::format::StoreId::MAIN;
                 assert!(second.catalog.inode(main, ino).unwrap().is_some());
                 let (outcome, ended) = second.commit_transaction();

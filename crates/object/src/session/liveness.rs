@@ -5,18 +5,19 @@
 //!   nothing else (no clock, no heartbeat) decides that.
 //! * `SESSION-2` Extents that a commit S retired are reclaimed only when every live session's pin
 //!   is ≥ S and no read in this process began before S.
-//! * `SESSION-4` A session is born only while nobody has the turn: who has it knows whether others
-//!   live.
-//! * `SESSION-8` But one that only reads may be born beside a turn whose holder does not go on (it
-//!   was stopped): it reads what is committed. When the holder goes on, it may reclaim what this
-//!   session reads: then checksums refuse the read. Nobody reads foreign bytes. Where the holder
-//!   has the catalog's write lock too, so that nobody can be born, it reads a copy (`READONLY-4`).
+//! * `SESSION-4` A session is born only while nobody has the writer lock: who has it knows whether
+//!   others live.
+//! * `SESSION-8` But one that only reads may be born beside a writer lock whose holder does not go
+//!   on (it was stopped): it reads what is committed. When the holder goes on, it may reclaim what
+//!   this session reads: then checksums refuse the read. Nobody reads foreign bytes. Where the
+//!   holder has the catalog's write lock too, so that nobody can be born, it reads a copy
+//!   (`READONLY-4`).
 //! * `SESSION-3` A session advances its pin past S only after it has dropped every cached map
 //!   that is older than S, and has registered as holder of the orphans it has open.
 
 use crate::session::options::{Birth, EngineOptions};
 use crate::session::peers::{Record, SESSIONS, describe_holder, free_if_killed};
-use crate::session::writer_lock::{Turn, open_lock};
+use crate::session::writer_lock::{WriterLock, open_lock};
 use crate::{Error, ErrorKind, Result};
 use larder_catalog::waiting::Patience;
 use larder_catalog::{BUSY_TIMEOUT, Catalog, CheckpointKind};
@@ -30,7 +31,7 @@ use std::time::{Duration, Instant};
 
 /// How long who reads beside others waits for the catalog's write lock.
 const BESIDE_WAIT: Duration = Duration::from_millis(200);
-/// Who has waited for the turn all the time waits so long for the catalog's lock, too.
+/// Who has waited for the writer lock all the time waits so long for the catalog's lock, too.
 const LOCK_WAIT_MIN: Duration = Duration::from_millis(500);
 
 /// In the directory of a database: a flush of the log has failed. What the system has kept of the
@@ -85,7 +86,7 @@ impl Liveness {
     /// Buries dead sessions and begins a new one, pinned at the newest commit.
     pub fn begin(
         database: &DatabaseDir,
-        (turn, birth): (&Turn, Birth),
+        (writer_lock, birth): (&WriterLock, Birth),
         catalog: &Catalog,
         label: &str,
         now_ns: i64,
@@ -97,7 +98,7 @@ impl Liveness {
         })?;
         let door = open_lock(database, DOOR)?;
         let wait_max = match birth {
-            Birth::InTurn | Birth::InCopy => turn.wait_max(),
+            Birth::WriterLocked | Birth::InCopy => writer_lock.wait_max(),
             Birth::Within(wait_max) => wait_max,
             Birth::Beside => BESIDE_WAIT,
         };
@@ -105,14 +106,14 @@ impl Liveness {
         loop {
             // First: who waits for it keeps nobody else from being born.
             match birth {
-                Birth::InTurn | Birth::InCopy => turn.begin(|| Ok(()))?, // SESSION-4
-                Birth::Within(_) => turn.begin_within(wait_max, || Ok(()))?,
+                Birth::WriterLocked | Birth::InCopy => writer_lock.begin(|| Ok(()))?, // SESSION-4
+                Birth::Within(_) => writer_lock.begin_within(wait_max, || Ok(()))?,
                 Birth::Beside => {} // SESSION-8
             }
             let left = patience.left(wait_max).min(BUSY_TIMEOUT);
             let lock_wait = left.max(LOCK_WAIT_MIN.min(wait_max));
             // Between the row and its lock file a session looks dead: nobody may look then. An
-            // older larder waits for the turn with the door in hand.
+            // older larder waits for the writer lock with the door in hand.
             let born = match flock(&door, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => Some(
                     waiting(catalog, lock_wait, || {
@@ -127,8 +128,8 @@ impl Liveness {
                 ))),
             };
             if birth != Birth::Beside {
-                turn.end();
-                turn.release(|| true);
+                writer_lock.end();
+                writer_lock.release(|| true);
             }
             match born {
                 Some(born) => return born,
@@ -143,7 +144,7 @@ impl Liveness {
         }
     }
 
-    /// With the door and the turn in hand.
+    /// With the door and the writer lock in hand.
     fn be_born(
         database: &DatabaseDir,
         catalog: &Catalog,
@@ -223,7 +224,7 @@ impl Liveness {
     /// Ends the session. One that only reads waits for nobody: where the catalog cannot be written
     /// now, whoever comes next buries it.
     pub fn end(&self, catalog: &Catalog, birth: Birth) -> Result<()> {
-        if birth == Birth::InTurn {
+        if birth == Birth::WriterLocked {
             catalog.end_session(self.id)?;
         } else {
             let ended = waiting(catalog, BESIDE_WAIT, || Ok(catalog.end_session(self.id)?));
@@ -240,10 +241,10 @@ impl Liveness {
 }
 
 /// Opens the catalog for a session that is to be born so: who reads waits for others as long as for
-/// the turn.
+/// the writer lock.
 pub(crate) fn open_catalog(directory: &DatabaseDir, options: &EngineOptions) -> Result<Catalog> {
     let wait_max = match options.birth {
-        Birth::InTurn | Birth::InCopy => {
+        Birth::WriterLocked | Birth::InCopy => {
             return Ok(Catalog::open_in(directory, &options.for_catalog())?);
         }
         Birth::Within(wait_max) => wait_max,

@@ -10,7 +10,7 @@ use crate::session::options::{Birth, EngineOptions, InitOptions};
 use crate::session::pins::Pins;
 use crate::session::readonly::Readonly;
 use crate::session::workspace::Workspace;
-use crate::session::writer_lock::Turn;
+use crate::session::writer_lock::WriterLock;
 use crate::session::writers::Writers;
 use crate::session::{Company, Session, open_directory, tuning};
 use crate::space::host_reserve::UNMEASURED;
@@ -141,7 +141,7 @@ impl Engine {
     ) -> Result<Arc<Engine>> {
         let workspace = Workspace::find(directory)?;
         let catalog = open_catalog(directory, options)?;
-        catalog.promise_to_tell(); // FOREIGN-2
+        catalog.announce_changes(); // FOREIGN-2
         let info = catalog.info()?;
         let storage = storage_of(
             workspace.as_ref().map_or(directory, Workspace::parent),
@@ -151,9 +151,14 @@ impl Engine {
             .clock
             .as_ref()
             .map_or_else(system_clock, |clock| clock());
-        let turn = Turn::open_in(directory)?.waiting(options.turn_wait_max());
-        let (liveness, pin) =
-            Liveness::begin(directory, (&turn, options.birth), &catalog, label, now_ns)?;
+        let writer_lock = WriterLock::open_in(directory)?.waiting(options.writer_lock_wait_max());
+        let (liveness, pin) = Liveness::begin(
+            directory,
+            (&writer_lock, options.birth),
+            &catalog,
+            label,
+            now_ns,
+        )?;
         // What is said of a copy is said of what it is of.
         let shown = options
             .readonly
@@ -174,7 +179,7 @@ impl Engine {
             writers: Writers::default(),
             flushes: SharedFlush::default(),
         });
-        let engine = Arc::new(Engine::assemble(session, catalog, (turn, pin), None));
+        let engine = Arc::new(Engine::assemble(session, catalog, (writer_lock, pin), None));
         engine.check_workspace()?;
         engine.open_segments()?;
         engine.find_constraints()?;
@@ -220,7 +225,7 @@ impl Engine {
             }
         };
         {
-            // Another thread's commit must end before the turn is abandoned.
+            // Another thread's commit must end before the writer lock is abandoned.
             let _no_commit = self.commit_lock.lock();
             self.stop("the database was closed; open it again".into());
         }
@@ -231,20 +236,20 @@ impl Engine {
 
     fn close_orderly(&self) -> Result<()> {
         self.check_running()?;
-        let wants_turn = self.patch_bytes() > 0
+        let wants_writer_lock = self.patch_bytes() > 0
             || self.has_unsettled()
-            || (self.lock_room().is_loaded() && self.wants_reclaim()?);
-        if wants_turn && self.turn.try_begin(|| self.refresh_with_turn())? {
-            self.turn.end();
+            || (self.free_space().is_loaded() && self.wants_reclaim()?);
+        if wants_writer_lock && self.writer_lock.try_begin(|| self.refresh_locked())? {
+            self.writer_lock.end();
         }
-        if !self.turn.abandon_if_unheld() {
+        if !self.writer_lock.abandon_if_unheld() {
             // Alone: what others began is in the last commit, and nobody begins anything more.
             let alone = self.alone()?;
             self.place_unsettled()?;
             self.commit_now()?;
             self.apply_patches()?;
             self.reclaim_some()?;
-            self.turn.abandon();
+            self.writer_lock.abandon();
             drop(alone);
         }
         self.write_last_access_times();

@@ -6,7 +6,7 @@ use larder_segment::Storage;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long loading the extension waits for a turn.
+/// How long loading the extension waits for the writer lock.
 const LOAD_WAIT_MAX: Duration = Duration::from_secs(30);
 
 /// How long a session waits for another session's group before it gives up.
@@ -62,21 +62,21 @@ pub struct EngineOptions {
 /// How a session is born (`SESSION-4`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Birth {
-    /// With the turn, so with all committed that others have done before.
+    /// With the writer lock, so with all committed that others have done before.
     #[default]
-    InTurn,
-    /// The same; [`ErrorKind::Busy`] when the turn is not to be had for so long.
+    WriterLocked,
+    /// The same; [`ErrorKind::Busy`] when the writer lock is not to be had for so long.
     Within(Duration),
-    /// Beside who has the turn (`SESSION-8`); [`ErrorKind::Busy`](crate::ErrorKind::Busy) where
-    /// the catalog's write lock is not to be had.
+    /// Beside who has the writer lock (`SESSION-8`); [`ErrorKind::Busy`](crate::ErrorKind::Busy)
+    /// where the catalog's write lock is not to be had.
     Beside,
     /// In a copy of the catalog, beside whoever does what (`READONLY-4`).
     InCopy,
 }
 
 impl EngineOptions {
-    /// How long the session waits for a turn.
-    pub(crate) fn turn_wait_max(&self) -> Duration {
+    /// How long the session waits for the writer lock.
+    pub(crate) fn writer_lock_wait_max(&self) -> Duration {
         match self.is_extension {
             true => LOAD_WAIT_MAX,
             false => self.wait_max,

@@ -413,8 +413,8 @@ fn copy_data(from: &File, to: &File, bytes: u64) -> io::Result<()> {
         if begin >= end {
             break;
         }
-        let room = rustix::fs::fstatvfs(to)?;
-        let free = room.f_bavail.saturating_mul(room.f_frsize);
+        let free = rustix::fs::fstatvfs(to)?;
+        let free = free.f_bavail.saturating_mul(free.f_frsize);
         if end - begin > free {
             return Err(io::Error::new(
                 io::ErrorKind::StorageFull,

@@ -3,9 +3,9 @@
 //! # Words
 //! A *workspace* is a directory `DB/transactions/ID` with a private copy of the catalog; its
 //! content is in the segments of the *parent*, DB. An ordinary engine opens it and shows an
-//! isolated view; nobody waits for it. A *visit* opens the parent for a moment, under its turn: to
-//! begin, to get blocks or inode numbers *granted*, to end. The *owner* of a bound transaction is
-//! the process whose end is its end.
+//! isolated view; nobody waits for it. A *visit* opens the parent for a moment, under its writer
+//! lock: to begin, to get blocks or inode numbers *granted*, to end. The *owner* of a bound
+//! transaction is the process whose end is its end.
 //!
 //! ```text
 //!           visit: row, pin, numbers        visits: grants

@@ -1,19 +1,19 @@
-//! The turn: which session may have uncommitted changes.
+//! The writer lock: which session may have uncommitted changes.
 //!
-//! A session takes the turn before its first change and gives it back when everything is committed.
-//! So changes can wait in memory (and be grouped, and coalesced) without a conflict ever being
-//! possible, and the SQLite write lock is held only for the moment of the commit, which is what
-//! lets a plain `sqlite3`, which does not wait for locks, work beside a busy mount
+//! A session takes the writer lock before its first change and gives it back when everything is
+//! committed. So changes can wait in memory (and be grouped, and coalesced) without a conflict ever
+//! being possible, and the SQLite write lock is held only for the moment of the commit, which is
+//! what lets a plain `sqlite3`, which does not wait for locks, work beside a busy mount
 //! (docs/decisions/0002-turn.md).
 //!
 //! # Invariants
-//! * `TURN-1` A session without the turn has no uncommitted state and no promise of space.
-//! * `TURN-2` At most one live session has the turn: it is an exclusive `flock` on `turn.lock`,
-//!   which the kernel releases when a process dies.
-//! * `TURN-3` Nobody starves: who wants the turn queues on `turn.queue`. That is a lock that each
-//!   one who waits tries to get, as often as everybody else however long it has waited; and a
-//!   process that gives the turn to one who waits leaves the next ones the time to try before it
-//!   does.
+//! * `WRITER-1` A session without the writer lock has no uncommitted state and no reservation.
+//! * `WRITER-2` At most one live session has the writer lock: it is an exclusive `flock` on
+//!   `turn.lock`, which the kernel releases when a process dies.
+//! * `WRITER-3` Nobody starves: who wants the writer lock queues on `turn.queue`. That is a lock
+//!   that each one who waits tries to get, as often as everybody else however long it has waited;
+//!   and a process that gives the writer lock to one who waits leaves the next ones the time to try
+//!   before it does.
 //!
 //! ```text
 //!  without ──begin──▶ acquiring ──flock──▶ held ──(committed, no users)──▶ without
@@ -33,16 +33,16 @@ use rustix::fs::FlockOperation;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long who waits in the queue sleeps between two looks: always the same (`TURN-3`).
+/// How long who waits in the queue sleeps between two looks: always the same (`WRITER-3`).
 const QUEUE_PAUSE: Duration = Duration::from_micros(200);
-/// How long who gave the turn away leaves the queue to others.
+/// How long who gave the writer lock away leaves the queue to others.
 const GIVES_WAY: Duration = Duration::from_micros(400);
-/// At the head of the queue pauses grow up to this while the turn is short: every sleep beyond its
-/// end is lost to all, ...
+/// At the head of the queue pauses grow up to this while the writer lock is short: every sleep
+/// beyond its end is lost to all, ...
 const HEAD_PAUSE_MIN: Duration = Duration::from_micros(100);
 const HEAD_PAUSE_MAX: Duration = Duration::from_micros(200);
 /// ... and to this when it is not.
-const SHORT_TURN: Duration = Duration::from_millis(50);
+const SHORT_HOLD: Duration = Duration::from_millis(50);
 const LONG_PAUSE_MAX: Duration = Duration::from_millis(2);
 
 /// Who waits looks first after so long whether the one who is waited for was killed, and then so
@@ -54,8 +54,8 @@ const LOOK_REST: Duration = Duration::from_millis(500);
 const LOCK: &str = "turn.lock";
 const QUEUE: &str = "turn.queue";
 
-/// This process's side of the turn.
-pub(crate) struct Turn {
+/// This process's side of the writer lock.
+pub(crate) struct WriterLock {
     database: DatabaseDir,
     lock: OwnedFd,
     queue: OwnedFd,
@@ -67,9 +67,9 @@ pub(crate) struct Turn {
     /// How often somebody who waited was woken.
     #[cfg(test)]
     wakes: std::sync::atomic::AtomicU64,
-    /// Has another engine of this process give the turn back at once.
+    /// Has another engine of this process give the writer lock back at once.
     nudge: Option<Nudge>,
-    /// When an engine of this process gave the turn to others who waited.
+    /// When an engine of this process gave the writer lock to others who waited.
     gave_way: GaveWay,
     /// How long it waits for other sessions.
     wait_max: Duration,
@@ -78,14 +78,14 @@ pub(crate) struct Turn {
 /// Shared by the engines of one process.
 pub(crate) type GaveWay = Arc<Mutex<Option<Instant>>>;
 
-/// See [`Turn::open_beside`].
+/// See [`WriterLock::open_beside`].
 pub(crate) type Nudge = Box<dyn Fn() -> Result<()> + Send + Sync>;
 
 #[derive(Default)]
 struct State {
     is_held: bool,
     is_acquiring: bool,
-    /// New users wait: somebody wants the turn alone, or to give it back.
+    /// New users wait: somebody wants the writer lock alone, or to give it back.
     is_closed: bool,
     /// The session has stopped; nobody begins anything any more.
     is_abandoned: bool,
@@ -94,20 +94,20 @@ struct State {
     used_at: Option<Instant>,
 }
 
-impl Turn {
+impl WriterLock {
     /// The same, by the path of the directory.
     #[cfg(test)]
-    pub fn open(database: &std::path::Path) -> Result<Turn> {
+    pub fn open(database: &std::path::Path) -> Result<WriterLock> {
         let opened = DatabaseDir::open(database);
-        Turn::open_in(
+        WriterLock::open_in(
             &opened.map_err(|error| crate::error::io_error("no directory".into(), error))?,
         )
     }
 
     /// Opens the lock files in the database directory.
-    pub fn open_in(database: &DatabaseDir) -> Result<Turn> {
+    pub fn open_in(database: &DatabaseDir) -> Result<WriterLock> {
         let open = |name: &str| open_lock(database, name);
-        Ok(Turn {
+        Ok(WriterLock {
             database: database.clone(),
             lock: open(LOCK)?,
             queue: open(QUEUE)?,
@@ -123,8 +123,8 @@ impl Turn {
     }
 
     /// The same, waiting for other sessions no longer than so.
-    pub fn waiting(self, wait_max: Duration) -> Turn {
-        Turn { wait_max, ..self }
+    pub fn waiting(self, wait_max: Duration) -> WriterLock {
+        WriterLock { wait_max, ..self }
     }
 
     /// How long it waits for other sessions.
@@ -132,14 +132,14 @@ impl Turn {
         self.wait_max
     }
 
-    /// The same beside an engine of this process that may have the turn: `nudge` has that one
-    /// commit and give it back, and is called before waiting and when nobody else is before us.
-    pub fn open_beside(&self, database: &DatabaseDir, nudge: Nudge) -> Result<Turn> {
-        let turn = Turn::open_in(database)?;
-        Ok(Turn {
+    /// The same beside an engine of this process that may have the writer lock: `nudge` has that
+    /// one commit and give it back, and is called before waiting and when nobody else is before us.
+    pub fn open_beside(&self, database: &DatabaseDir, nudge: Nudge) -> Result<WriterLock> {
+        let writer_lock = WriterLock::open_in(database)?;
+        Ok(WriterLock {
             nudge: Some(nudge),
             gave_way: Arc::clone(&self.gave_way),
-            ..turn
+            ..writer_lock
         })
     }
 
@@ -158,8 +158,8 @@ impl Turn {
         state
     }
 
-    /// Wakes those at the entrance who can go on: all where the turn is held, since they share it;
-    /// else one, who takes it and lets the others in.
+    /// Wakes those at the entrance who can go on: all where the writer lock is held, since they
+    /// share it; else one, who takes it and lets the others in.
     fn let_in(&self, state: &State) {
         if state.is_abandoned || (state.is_held && !state.is_closed) {
             self.entrance.notify_all();
@@ -168,15 +168,16 @@ impl Turn {
         }
     }
 
-    /// A user left: wakes who has closed the turn, when that may be what it waits for.
+    /// A user left: wakes who has closed the writer lock, when that may be what it waits for.
     fn let_out(&self, state: &State) {
         if state.is_closed && state.users <= 1 {
             self.exit.notify_all();
         }
     }
 
-    /// Joins the users of the turn, taking it first if need be. `refresh` runs each time the turn
-    /// has just been taken, before anybody uses it: another session may have committed meanwhile.
+    /// Joins the users of the writer lock, taking it first if need be. `refresh` runs each time the
+    /// writer lock has just been taken, before anybody uses it: another session may have committed
+    /// meanwhile.
     pub fn begin(&self, refresh: impl FnOnce() -> Result<()>) -> Result<()> {
         self.begin_by(None, self.wait_max, refresh)
     }
@@ -213,7 +214,8 @@ impl Turn {
                 Some(deadline) => {
                     let left = deadline.saturating_duration_since(Instant::now());
                     if left.is_zero() {
-                        let why = "this process waits for the turn, or is busy with it; try again";
+                        let why =
+                            "this process waits for the writer lock, or is busy with it; try again";
                         return Err(Error::new(ErrorKind::Busy, why));
                     }
                     let waited = self.entrance.wait_timeout(state, left);
@@ -223,7 +225,7 @@ impl Turn {
         }
         state.is_acquiring = true;
         drop(state);
-        let acquiring = Acquiring { turn: self };
+        let acquiring = Acquiring { writer_lock: self };
         match deadline {
             None => self.acquire(wait_max, ErrorKind::TimedOut)?,
             Some(at) => self.acquire(
@@ -234,8 +236,8 @@ impl Turn {
         acquiring.finish(refresh)
     }
 
-    /// The same without waiting for another session: `false` when that one has the turn, or may be
-    /// about to take it (`TURN-3`).
+    /// The same without waiting for another session: `false` when that one has the writer lock, or
+    /// may be about to take it (`WRITER-3`).
     pub fn try_begin(&self, refresh: impl FnOnce() -> Result<()>) -> Result<bool> {
         let mut state = self.state();
         if state.is_abandoned {
@@ -251,7 +253,7 @@ impl Turn {
         }
         state.is_acquiring = true;
         drop(state);
-        let acquiring = Acquiring { turn: self };
+        let acquiring = Acquiring { writer_lock: self };
         if self.is_wanted() || flock_now(&self.lock).is_err() {
             return Ok(false);
         }
@@ -259,14 +261,14 @@ impl Turn {
     }
 
     /// The same, but alone: waits until the other users have left, and keeps new ones out until
-    /// [`Turn::end_exclusive`].
+    /// [`WriterLock::end_exclusive`].
     pub fn begin_exclusive(&self, refresh: impl Fn() -> Result<()>) -> Result<()> {
         loop {
             self.begin(&refresh)?;
             let mut state = self.state();
             if !state.is_closed {
                 state.is_closed = true;
-                // Being a user meanwhile keeps the turn from being given back.
+                // Being a user meanwhile keeps the writer lock from being given back.
                 while state.users > 1 {
                     state = self.wait(&self.exit, state);
                 }
@@ -290,7 +292,7 @@ impl Turn {
         self.let_in(&state);
     }
 
-    /// Leaves the users of the turn.
+    /// Leaves the users of the writer lock.
     pub fn end(&self) {
         let mut state = self.state();
         state.users -= 1;
@@ -304,12 +306,12 @@ impl Turn {
         state.used_at.filter(|_| state.users == 0)
     }
 
-    /// Whether this session has the turn.
+    /// Whether this session has the writer lock.
     pub fn is_held(&self) -> bool {
         self.state().is_held
     }
 
-    /// Whether another session queues for the turn.
+    /// Whether another session queues for the writer lock.
     pub fn is_wanted(&self) -> bool {
         match rustix::fs::flock(&self.queue, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {
@@ -322,8 +324,8 @@ impl Turn {
         }
     }
 
-    /// Keeps new users out and waits until the present ones have left; [`Turn::open_again`] must
-    /// follow.
+    /// Keeps new users out and waits until the present ones have left; [`WriterLock::open_again`]
+    /// must follow.
     pub fn close(&self) {
         let mut state = self.state();
         while state.is_closed {
@@ -342,7 +344,8 @@ impl Turn {
         self.let_in(&state);
     }
 
-    /// Gives the turn back if nobody uses it and `is_clean` holds (`TURN-1`); says whether.
+    /// Gives the writer lock back if nobody uses it and `is_clean` holds (`WRITER-1`); says
+    /// whether.
     pub fn release(&self, is_clean: impl FnOnce() -> bool) -> bool {
         let mut state = self.state();
         let released = state.is_held && state.users == 0 && is_clean();
@@ -357,8 +360,8 @@ impl Turn {
         released
     }
 
-    /// Lets other sessions have the turn when this one has stopped for good: it will never commit
-    /// what it has in memory.
+    /// Lets other sessions have the writer lock when this one has stopped for good: it will never
+    /// commit what it has in memory.
     pub fn abandon(&self) {
         let mut state = self.state();
         state.is_abandoned = true;
@@ -370,7 +373,7 @@ impl Turn {
         self.exit.notify_all();
     }
 
-    /// Ends the session's part in the turn if it has none now; `false` when it has.
+    /// Ends the session's part in the writer lock if it has none now; `false` when it has.
     pub fn abandon_if_unheld(&self) -> bool {
         let mut state = self.state();
         let is_unheld = !state.is_held && !state.is_acquiring;
@@ -385,12 +388,12 @@ impl Turn {
         self.nudge()?;
         let gave_way = self.gave_way().take();
         if let Some(left) = gave_way.and_then(|at| GIVES_WAY.checked_sub(at.elapsed())) {
-            std::thread::sleep(left); // TURN-3
+            std::thread::sleep(left); // WRITER-3
         }
         // Who is first in the queue waits for the lock. A stranger who holds the queue does not.
         let queued = (&self.queue, &[LOCK, QUEUE][..]);
         self.lock_until(queued, &mut wait, |_| QUEUE_PAUSE)?;
-        let at_head = |waited: Duration| match waited < SHORT_TURN {
+        let at_head = |waited: Duration| match waited < SHORT_HOLD {
             true => (waited / 2).clamp(HEAD_PAUSE_MIN, HEAD_PAUSE_MAX),
             false => (waited / 50).min(LONG_PAUSE_MAX),
         };
@@ -430,7 +433,7 @@ impl Turn {
                 Err(rustix::io::Errno::WOULDBLOCK | rustix::io::Errno::INTR) => {}
                 Err(error) => {
                     return Err(crate::error::io_error(
-                        "cannot lock the turn".into(),
+                        "cannot lock the writer lock".into(),
                         error.into(),
                     ));
                 }
@@ -474,20 +477,23 @@ impl Wait {
     }
 }
 
-/// The turn is being taken. Unless it is finished, however that comes about, others may try again.
+/// The writer lock is being taken. Unless it is finished, however that comes about, others may try
+/// again.
 struct Acquiring<'t> {
-    turn: &'t Turn,
+    writer_lock: &'t WriterLock,
 }
 
 impl Acquiring<'_> {
     /// The lock is held: brings the session up to date and makes it a user.
     fn finish(self, refresh: impl FnOnce() -> Result<()>) -> Result<()> {
-        let locked = Locked { turn: self.turn };
-        if self.turn.state().is_abandoned {
+        let locked = Locked {
+            writer_lock: self.writer_lock,
+        };
+        if self.writer_lock.state().is_abandoned {
             return Err(abandoned());
         }
         refresh()?;
-        let mut state = self.turn.state();
+        let mut state = self.writer_lock.state();
         if state.is_abandoned {
             drop(state);
             return Err(abandoned());
@@ -501,20 +507,20 @@ impl Acquiring<'_> {
 
 impl Drop for Acquiring<'_> {
     fn drop(&mut self) {
-        let mut state = self.turn.state();
+        let mut state = self.writer_lock.state();
         state.is_acquiring = false;
-        self.turn.let_in(&state);
+        self.writer_lock.let_in(&state);
     }
 }
 
-/// The lock is held, and given back unless the turn is taken.
+/// The lock is held, and given back unless the writer lock is taken.
 struct Locked<'t> {
-    turn: &'t Turn,
+    writer_lock: &'t WriterLock,
 }
 
 impl Drop for Locked<'_> {
     fn drop(&mut self) {
-        self.turn.unlock();
+        self.writer_lock.unlock();
     }
 }
 

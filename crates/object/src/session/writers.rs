@@ -3,14 +3,14 @@
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 /// Those who wait are woken one by one, as long as there are no more of them.
-const SEATS: usize = 16;
+const CONDVARS: usize = 16;
 
 /// The transactions of this process that want to change something: one at a time, in order.
 #[derive(Default)]
 pub(crate) struct Writers {
     state: Mutex<Tickets>,
-    /// Who has a ticket waits on its seat.
-    called: [Condvar; SEATS],
+    /// Who has a ticket waits on its condition variable.
+    called: [Condvar; CONDVARS],
 }
 
 #[derive(Default)]
@@ -34,7 +34,7 @@ impl Writers {
         let mine = tickets.next;
         tickets.next += 1;
         while tickets.serving != mine {
-            tickets = (self.seat(mine).wait(tickets)).unwrap_or_else(PoisonError::into_inner);
+            tickets = (self.condvar(mine).wait(tickets)).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
@@ -43,12 +43,12 @@ impl Writers {
         tickets.serving += 1;
         if tickets.serving < tickets.next {
             // Others may sit there, a round later.
-            self.seat(tickets.serving).notify_all();
+            self.condvar(tickets.serving).notify_all();
         }
     }
 
-    fn seat(&self, ticket: u64) -> &Condvar {
-        &self.called[(ticket % SEATS as u64) as usize]
+    fn condvar(&self, ticket: u64) -> &Condvar {
+        &self.called[(ticket % CONDVARS as u64) as usize]
     }
 
     /// Whether somebody waits for the one who is served.
@@ -72,7 +72,7 @@ mod tests {
         let writers = Arc::new(Writers::default());
         let order = Arc::new(Mutex::new(Vec::new()));
         writers.enter();
-        let waiting: Vec<_> = (0..3 * SEATS as u64)
+        let waiting: Vec<_> = (0..3 * CONDVARS as u64)
             .map(|number| {
                 let (writers, order) = (Arc::clone(&writers), Arc::clone(&order));
                 let mine = Arc::clone(&writers);
@@ -92,7 +92,7 @@ mod tests {
         writers.leave();
         waiting.into_iter().for_each(|one| one.join().unwrap());
         let came = order.lock().unwrap().clone();
-        assert_eq!(came, (0..3 * SEATS as u64).collect::<Vec<_>>());
+        assert_eq!(came, (0..3 * CONDVARS as u64).collect::<Vec<_>>());
         assert!(!writers.has_waiters());
     }
 }

@@ -1,11 +1,11 @@
 //! Moving sealed blocks: how content comes to lie elsewhere without being changed.
 //!
-//! A move is an edit of an extent map, like a truncation: it joins the users of the turn, takes
-//! free blocks, copies with verification, and then, inside the gate and under the node's lock, lets
-//! the map name the new place. The open group carries the new extents and retires the old ones; its
-//! commit flushes the segments before the catalog names anything new (`COMMIT-2`). Readers keep the
-//! old place until nobody pins it (`SESSION-2`). Times, length and generation of the object stay as
-//! they are.
+//! A move is an edit of an extent map, like a truncation: it joins the users of the writer lock,
+//! takes free blocks, copies with verification, and then, inside the gate and under the node's
+//! lock, lets the map name the new place. The open group carries the new extents and retires the
+//! old ones; its commit flushes the segments before the catalog names anything new (`COMMIT-2`).
+//! Readers keep the old place until nobody pins it (`SESSION-2`). Times, length and generation of
+//! the object stay as they are.
 //!
 //! ```text
 //!  runs of the map ──take──▶ new extents ──copy──▶ written ──install──▶ in the open group ──commit──▶ moved
@@ -22,7 +22,7 @@
 
 use crate::engine::{Engine, lock};
 use crate::session::workspace::NO_MOVES;
-use crate::space::Room;
+use crate::space::FreeSpace;
 use crate::view::extent_map::Mapped;
 use crate::view::node::{Node, NodeState};
 use crate::{ErrorKind, Result};
@@ -55,7 +55,7 @@ pub(crate) enum Moved {
     /// It lies as well as it can.
     Whole,
     /// No place is better than the present one.
-    NoRoom { blocks: u64 },
+    NoSpace { blocks: u64 },
     /// It is being written, or was changed or stopped while it was copied.
     Busy,
     /// It would cost more than the caller allows.
@@ -81,7 +81,7 @@ pub(crate) struct MoveLimits<'a> {
 
 impl Engine {
     /// Gathers up to one AG of an object's blocks from logical block `*from` on, which becomes the
-    /// first block after them, or `None` at the end. The caller is a user of the turn.
+    /// first block after them, or `None` at the end. The caller is a user of the writer lock.
     pub(crate) fn gather_part(
         &self,
         node: &Arc<Node>,
@@ -114,7 +114,7 @@ impl Engine {
         }
         let fragments_max = limits.fragments_max.min(fragments - 1);
         let Some(taken) = self.take_few(blocks, fragments_max)? else {
-            return Ok(Moved::NoRoom { blocks });
+            return Ok(Moved::NoSpace { blocks });
         };
         let fragments_after = count_fragments(taken.extents.iter().copied());
         let done = Moved::Done {
@@ -130,7 +130,7 @@ impl Engine {
     }
 
     /// Moves the blocks of one live extent row of an object to `to`, or to any place when that is
-    /// `None`. The caller is a user of the turn.
+    /// `None`. The caller is a user of the writer lock.
     pub(crate) fn move_extent(
         &self,
         node: &Arc<Node>,
@@ -158,7 +158,7 @@ impl Engine {
             None => self.take_any(blocks)?,
         };
         let Some(taken) = taken else {
-            return Ok(Moved::NoRoom { blocks });
+            return Ok(Moved::NoSpace { blocks });
         };
         let done = Moved::Done {
             blocks,
@@ -280,17 +280,17 @@ impl Engine {
         debug_assert_eq!(moved, block_count(runs), "COMPACT-3");
         self.join_group(node, &mut state);
         let mut group = lock(&self.group);
-        let mut room = self.lock_room();
+        let mut free = self.free_space();
         for (from, to) in places(runs, &pieces) {
             group.moves.add(from, to); // HISTORY-5
         }
         // Not counted as retired bytes: the content lives on.
         for extent in replaced {
-            self.quarantine_unshared(&mut room, extent);
+            self.quarantine_unshared(&mut free, extent);
             group.retired.push((extent, node.store, node.ino));
             group.moved_away.push(extent);
         }
-        let held = taken.keep(&mut room).into_iter();
+        let held = taken.keep(&mut free).into_iter();
         let allocated = held.map(|extent| (extent, node.store, node.ino));
         group.allocated.extend(allocated);
         Ok(true)
@@ -344,42 +344,46 @@ impl Engine {
 
     /// Free blocks by best fit, in as many extents as it takes; `None` when there are not so many.
     pub(crate) fn take_any(&self, blocks: u64) -> Result<Option<Taken<'_>>> {
-        let reserved = self.lock_room().space.reserve(blocks, Purpose::Privileged);
+        let reserved = self.free_space().space.reserve(blocks, Purpose::Privileged);
         match reserved {
-            Ok(promise) => self.take_promised(promise, blocks).map(Some),
+            Ok(reservation) => self.allocate_reserved(reservation, blocks).map(Some),
             Err(_) => Ok(None),
         }
     }
 
-    /// Turns `blocks` (at least 1) of a promise into places; the rest of it is given back.
-    pub(crate) fn take_promised(&self, mut promise: Reservation, blocks: u64) -> Result<Taken<'_>> {
-        let _no_commit = self.commit_lock.lock(); // ROOM-2
-        let extents = self.allocate_extents(&mut promise, blocks, Placement::Known);
-        let mut room = self.lock_room();
-        room.space.forfeit(promise);
+    /// Turns `blocks` (at least 1) of a reservation into places; the rest of it is given back.
+    pub(crate) fn allocate_reserved(
+        &self,
+        mut reservation: Reservation,
+        blocks: u64,
+    ) -> Result<Taken<'_>> {
+        let _no_commit = self.commit_lock.lock(); // RESERVE-2
+        let extents = self.allocate_extents(&mut reservation, blocks, Placement::Known);
+        let mut free = self.free_space();
+        free.space.forfeit(reservation);
         let extents = extents?;
-        room.taken_count += 1;
+        free.taken_count += 1;
         Ok(Taken {
             engine: self,
             extents,
         })
     }
 
-    /// Exactly these blocks, if they are free and not promised.
+    /// Exactly these blocks, if they are free and not reserved.
     fn take_exactly(&self, extent: Extent) -> Result<Option<Taken<'_>>> {
         let blocks = extent.block_count;
         let target = Target::At(extent.segment, extent.start_block);
-        let _no_commit = self.commit_lock.lock(); // ROOM-2
-        let mut room = self.lock_room();
-        while let Some((segment, ag)) = room.space.find_wanted_ag_for(blocks, target) {
-            self.load_ag(&mut room.space, segment, ag)?;
+        let _no_commit = self.commit_lock.lock(); // RESERVE-2
+        let mut free = self.free_space();
+        while let Some((segment, ag)) = free.space.find_wanted_ag_for(blocks, target) {
+            self.load_ag(&mut free.space, segment, ag)?;
         }
-        let Ok(mut promise) = room.space.reserve(blocks, Purpose::Privileged) else {
+        let Ok(mut reservation) = free.space.reserve(blocks, Purpose::Privileged) else {
             return Ok(None);
         };
-        let place = room.space.allocate_whole(&mut promise, blocks, target);
-        room.space.forfeit(promise);
-        room.taken_count += u32::from(place.is_some());
+        let place = free.space.allocate_whole(&mut reservation, blocks, target);
+        free.space.forfeit(reservation);
+        free.taken_count += u32::from(place.is_some());
         Ok(place.map(|place| Taken {
             engine: self,
             extents: vec![place],
@@ -395,14 +399,14 @@ pub(crate) struct Taken<'e> {
 
 impl Taken<'_> {
     /// The open group has them now.
-    pub(crate) fn keep(mut self, room: &mut Room) -> Vec<Extent> {
-        room.taken_count -= 1;
+    pub(crate) fn keep(mut self, free: &mut FreeSpace) -> Vec<Extent> {
+        free.taken_count -= 1;
         std::mem::take(&mut self.extents)
     }
 
     /// Gives back all but the first `blocks` blocks.
     pub(crate) fn cut(&mut self, blocks: u64) {
-        let mut room = self.engine.lock_room();
+        let mut free = self.engine.free_space();
         let (mut kept, mut rest, mut left) = (Vec::new(), Vec::new(), blocks);
         for extent in std::mem::take(&mut self.extents) {
             let count = left.min(extent.block_count);
@@ -415,8 +419,8 @@ impl Taken<'_> {
             left -= count;
         }
         // Without extents it counts for nothing (`Drop`).
-        room.taken_count -= u32::from(kept.is_empty());
-        give_back(&mut room.space, &rest);
+        free.taken_count -= u32::from(kept.is_empty());
+        give_back(&mut free.space, &rest);
         self.extents = kept;
     }
 }
@@ -426,9 +430,9 @@ impl Drop for Taken<'_> {
         if self.extents.is_empty() {
             return;
         }
-        let mut room = self.engine.lock_room();
-        room.taken_count -= 1;
-        give_back(&mut room.space, &self.extents);
+        let mut free = self.engine.free_space();
+        free.taken_count -= 1;
+        give_back(&mut free.space, &self.extents);
     }
 }
 

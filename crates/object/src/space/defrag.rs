@@ -89,14 +89,14 @@ impl Engine {
         }
         let is_spare = self.is_history_spare();
         let (used, free) = {
-            let room = self.lock_room();
+            let free = self.free_space();
             let (live, waiting) = (
-                room.space.allocated_blocks(),
-                room.space.quarantined_blocks(),
+                free.space.allocated_blocks(),
+                free.space.quarantined_blocks(),
             );
             match is_spare {
-                true => (live, waiting + room.space.free_blocks()),
-                false => (live + waiting, room.space.free_blocks()),
+                true => (live, waiting + free.space.free_blocks()),
+                false => (live + waiting, free.space.free_blocks()),
             }
         };
         // Without a capacity the segments grow before they are full.
@@ -157,14 +157,14 @@ impl Engine {
 
     /// One step of what the background does when it is due, whether idle or not: heals one
     /// candidate, or makes room for it, within the credit (`COMPACT-5`). Does nothing while another
-    /// session has the turn.
+    /// session has the writer lock.
     pub fn compact_step(&self) -> Result<CompactStep> {
         let found = lock(&self.compactor).find_due(true);
         let Some((key, candidate)) = found else {
             return Ok(CompactStep::default());
         };
         self.check_running()?;
-        if !self.turn.try_begin(|| self.refresh_with_turn())? {
+        if !self.writer_lock.try_begin(|| self.refresh_locked())? {
             lock(&self.compactor).postpone(key);
             return Ok(CompactStep::default());
         }
@@ -192,8 +192,8 @@ impl Engine {
 
     /// Gathers the objects that are fragmented: all of them, or the `targets`; without targets also
     /// joins holes. `on_object` hears of each that is not in one piece. Other sessions go on: the
-    /// turn is taken per object. Cost: reads every map, and copies what is moved; at most as much
-    /// as lives.
+    /// writer lock is taken per object. Cost: reads every map, and copies what is moved; at most as
+    /// much as lives.
     pub fn defrag(
         &self,
         targets: Option<&[(StoreId, Ino)]>,
@@ -301,7 +301,7 @@ impl Engine {
         report.fragments_before += object.fragments_before;
         report.fragments_after += object.fragments_after;
         (work.on_object)(&object);
-        let capacity = self.lock_room().space.capacity_blocks();
+        let capacity = self.free_space().space.capacity_blocks();
         // What was left behind is the room of what follows.
         if !report.is_dry && self.settling_blocks() > capacity / 64 {
             self.settle()?;
@@ -330,7 +330,7 @@ impl Engine {
                     self.settle()?;
                 }
             }
-            let largest = self.lock_room().space.largest_hole_blocks();
+            let largest = self.free_space().space.largest_hole_blocks();
             if largest >= wanted {
                 self.defrag_object(store, ino, false, work)?;
             } else {
@@ -421,7 +421,7 @@ impl Engine {
                     break;
                 }
                 Moved::TooDear => sum.is_too_dear = true,
-                Moved::NoRoom { blocks } => {
+                Moved::NoSpace { blocks } => {
                     sum.wanted_blocks = sum.wanted_blocks.max(blocks);
                 }
             }
@@ -431,7 +431,7 @@ impl Engine {
 
     /// Moves what lies in the way of a hole of `wanted` blocks; returns blocks moved, 0 if there is
     /// no such place. The hole is there after the commits that reclaim. The caller is a user of the
-    /// turn.
+    /// writer lock.
     pub(crate) fn make_hole(&self, wanted: u64, budget: u64) -> Result<u64> {
         let ags = self.ags();
         let first = std::mem::take(&mut lock(&self.compactor).ag_cursor);
@@ -483,14 +483,14 @@ impl Engine {
         segment: SegmentIndex,
         ag: u64,
     ) -> Result<(Vec<Extent>, Vec<Extent>, Owners)> {
-        // No commit: what it reclaims has no rows any more, and is free a moment later (ROOM-2).
+        // No commit: what it reclaims has no rows any more, and is free a moment later (RESERVE-2).
         let _no_commit = self.commit_lock.lock();
         let holes: Vec<Extent> = {
-            let mut room = self.lock_room();
-            if !room.space.is_loaded(segment, ag) {
-                self.load_ag(&mut room.space, segment, ag)?;
+            let mut free = self.free_space();
+            if !free.space.is_loaded(segment, ag) {
+                self.load_ag(&mut free.space, segment, ag)?;
             }
-            room.space.holes().collect()
+            free.space.holes().collect()
         };
         let rows = self.catalog.extents_in_ag(segment, ag)?;
         let may_move = |row: &&ExtentRow| {
@@ -528,9 +528,9 @@ impl Engine {
         for (segment, ag) in self.ags() {
             self.require_ag(segment, ag)?;
         }
-        let room = self.lock_room();
-        let score = hole_score(room.space.holes()) as f64;
-        Ok((score, room.space.largest_hole_blocks() * BLOCK_BYTES))
+        let free = self.free_space();
+        let score = hole_score(free.space.holes()) as f64;
+        Ok((score, free.space.largest_hole_blocks() * BLOCK_BYTES))
     }
 }
 
@@ -553,7 +553,7 @@ impl Compactor {
             .map(|(&key, &one)| (key, one))
     }
 
-    /// Another session has the turn: a little later.
+    /// Another session has the writer lock: a little later.
     fn postpone(&mut self, key: (StoreId, Ino)) {
         if let Some(candidate) = self.candidates.get_mut(&key) {
             candidate.not_before = Instant::now() + REST;

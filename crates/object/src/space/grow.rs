@@ -1,16 +1,17 @@
-//! Segments become longer: ahead of those who write, for a grant, or when a promise finds no room.
+//! Segments become longer: ahead of those who write, for a grant, or when a reservation finds no
+//! room.
 //!
 //! To write zeros takes seconds (docs/decisions/0005-growth-by-zero-writing.md), and who has the
-//! turn, or is one of its users, keeps every other session waiting that long. So whoever can do it
-//! without the turn does, and takes over what was gained afterwards (`ROOM-3`):
+//! writer lock, or is one of its users, keeps every other session waiting that long. So whoever can
+//! do it without the writer lock does, and takes over what was gained afterwards (`RESERVE-3`):
 //!
 //! ```text
-//!  ahead, grant:  zeros, superblock (SEGMENT-2) ──turn──▶ free set, group ──commit──▶ counted in the catalog
-//!  promise:       turn ──▶ zeros, superblock ──▶ free set, group ──commit──▶ counted in the catalog
+//!  ahead, grant:  zeros, superblock (SEGMENT-2) ─writer lock─▶ free set, group ──commit──▶ counted in the catalog
+//!  reservation: writer lock ──▶ zeros, superblock ──▶ free set, group ──commit──▶ counted in the catalog
 //! ```
 //!
 //! # Recovery
-//! What was grown and not counted is counted in by the next session that has the turn
+//! What was grown and not counted is counted in by the next session that has the writer lock
 //! (`adopt_growth`).
 
 use crate::Result;
@@ -64,15 +65,18 @@ pub(crate) fn kept_ahead(own_blocks: u64) -> u64 {
 
 impl Engine {
     /// Preallocates more of a segment; `false` when the capacity or the host allows no more. Needs
-    /// the turn.
+    /// the writer lock.
     pub(crate) fn grow(&self, wanted_blocks: u64) -> Result<bool> {
         let _one_at_a_time = lock(&self.growth.one_at_a_time);
         if self.session.workspace.is_some() {
-            let free = self.lock_room().space.available_blocks(Purpose::Privileged);
+            let free = self
+                .free_space()
+                .space
+                .available_blocks(Purpose::Privileged);
             return Ok(free >= wanted_blocks || self.ask_for_blocks(wanted_blocks)?);
         }
         self.take_over_growth();
-        let available = self.lock_room().space.available_blocks(Purpose::Ordinary);
+        let available = self.free_space().space.available_blocks(Purpose::Ordinary);
         if available >= wanted_blocks {
             return Ok(true);
         }
@@ -91,17 +95,17 @@ impl Engine {
         lock(&self.group)
             .segments
             .push((segment.index(), block_count));
-        self.lock_room()
+        self.free_space()
             .space
             .grow_segment(segment.index(), block_count);
         Ok(true)
     }
 
-    /// The same without the turn, of the last segment. `false` when that is not to be had:
+    /// The same without the writer lock, of the last segment. `false` when that is not to be had:
     /// [`Engine::grow`] finds out more.
-    fn grow_without_turn(&self, wanted_blocks: u64) -> Result<bool> {
+    fn grow_unlocked(&self, wanted_blocks: u64) -> Result<bool> {
         let _one_at_a_time = lock(&self.growth.one_at_a_time);
-        let available = self.lock_room().space.available_blocks(Purpose::Ordinary);
+        let available = self.free_space().space.available_blocks(Purpose::Ordinary);
         if available >= wanted_blocks {
             return Ok(true);
         }
@@ -109,7 +113,7 @@ impl Engine {
             return Ok(false);
         };
         let Some(segment) = &plan.segment else {
-            return Ok(false); // Only who has the turn makes one.
+            return Ok(false); // Only who has the writer lock makes one.
         };
         if self.is_closed_at_end(segment.index()) {
             return Ok(false);
@@ -121,24 +125,24 @@ impl Engine {
         Ok(true)
     }
 
-    /// Takes over what was grown without the turn (`ROOM-3`). Needs the turn.
+    /// Takes over what was grown without the writer lock (`RESERVE-3`). Needs the writer lock.
     fn take_over_growth(&self) {
-        debug_assert!(self.turn.is_held(), "ROOM-3");
+        debug_assert!(self.writer_lock.is_held(), "RESERVE-3");
         let Some((index, block_count)) = lock(&self.growth.ahead).take() else {
             return;
         };
-        // Where the turn was away, others may have cut it again, and its length was looked at
-        // since.
+        // Where the writer lock was away, others may have cut it again, and its length was looked
+        // at since.
         let found = self.segment(index).map(|segment| segment.block_count());
         if !found.is_ok_and(|found| found == block_count) || self.is_closed_at_end(index) {
             return;
         }
-        self.lock_room().space.grow_segment(index, block_count);
+        self.free_space().space.grow_segment(index, block_count);
         lock(&self.group).segments.push((index, block_count));
     }
 
     fn is_closed_at_end(&self, index: SegmentIndex) -> bool {
-        self.lock_room().space.closed_from(index) != u64::MAX
+        self.free_space().space.closed_from(index) != u64::MAX
     }
 
     /// What growth makes `wanted_blocks` available where `available` are; `None`: none does.
@@ -149,16 +153,16 @@ impl Engine {
             .unwrap_or_else(PoisonError::into_inner)
             .clone();
         let total: u64 = segments.iter().map(|segment| segment.block_count()).sum();
-        let step = (total.saturating_sub(self.lock_room().space.granted_blocks()) / 4)
+        let step = (total.saturating_sub(self.free_space().space.granted_blocks()) / 4)
             .clamp(GROW_BLOCKS_MIN, GROW_BLOCKS_MAX)
             .max(wanted_blocks + wanted_blocks / 16);
-        let room_left = match self.capacity_blocks() {
+        let left_blocks = match self.capacity_blocks() {
             Some(capacity) => capacity.saturating_sub(total),
             None => u64::MAX,
         };
         let host = self.host_bytes()?;
         let margin = self.host_margin_bytes()?;
-        let possible = room_left.min(host.saturating_sub(margin) / BLOCK_BYTES);
+        let possible = left_blocks.min(host.saturating_sub(margin) / BLOCK_BYTES);
         if possible == 0 || available.saturating_add(possible) < wanted_blocks {
             return Ok(None);
         }
@@ -221,16 +225,16 @@ impl Engine {
 
     // ---- ahead of those who write -------------------------------------------------------------
 
-    /// Grows in the background before writers have to wait for it. Meanwhile the turn can go to
-    /// others.
+    /// Grows in the background before writers have to wait for it. Meanwhile the writer lock can go
+    /// to others.
     pub(crate) fn grow_ahead(self: &Arc<Engine>) {
         let is_busy =
             self.is_growing.load(Ordering::SeqCst) || self.is_shrinking.load(Ordering::SeqCst);
-        if is_busy || !self.turn.is_held() || self.session.workspace.is_some() {
+        if is_busy || !self.writer_lock.is_held() || self.session.workspace.is_some() {
             return;
         }
         let (available, capacity, own) = {
-            let space = &self.lock_room().space;
+            let space = &self.free_space().space;
             (
                 space.available_blocks(Purpose::Ordinary),
                 space.capacity_blocks(),
@@ -247,7 +251,7 @@ impl Engine {
         let spawned = std::thread::Builder::new()
             .name("larder-grow".into())
             .spawn(move || {
-                let grown = engine.grow_without_turn(wanted);
+                let grown = engine.grow_unlocked(wanted);
                 let outcome = grown.and_then(|is_grown| {
                     let _edit = engine.edit()?;
                     match is_grown {
@@ -276,10 +280,11 @@ impl Engine {
 
     // ---- for a grant --------------------------------------------------------------------------
 
-    /// Before a grant of `blocks`: makes the last segment longer, without the turn, unless there is
-    /// that much beside what others should find. All that is gained is for the grant, so that no
-    /// small hole between grants attracts what others write (`SPACE-8`): a long transaction's
-    /// blocks lie at the end, where they can be cut off again. `None`: nothing was gained.
+    /// Before a grant of `blocks`: makes the last segment longer, without the writer lock, unless
+    /// there is that much beside what others should find. All that is gained is for the grant, so
+    /// that no small hole between grants attracts what others write (`SPACE-8`): a long
+    /// transaction's blocks lie at the end, where they can be cut off again. `None`: nothing was
+    /// gained.
     pub(crate) fn grow_for_grant(&self, blocks: u64) -> Result<Option<Gained>> {
         let _one_at_a_time = lock(&self.growth.one_at_a_time);
         self.open_segments()?;
@@ -294,14 +299,14 @@ impl Engine {
         let available = total
             .saturating_sub(used)
             .saturating_sub(own / HELD_BACK_DIVISOR);
-        // Where history fills the segments it gives way first (TIME-7): that takes the turn.
+        // Where history fills the segments it gives way first (TIME-7): that takes the writer lock.
         if available >= blocks + kept_ahead(own) || retired > used - retired + GROWN_BLOCKS_MIN {
             return Ok(None);
         }
         // Not the last that the capacity allows: others need some of it, and what is held back.
         let needed = blocks + blocks.div_ceil(HELD_BACK_DIVISOR - 1);
         let Some(mut plan) = self.plan_growth(0, needed)? else {
-            return Ok(None); // Whoever has the turn finds what there is.
+            return Ok(None); // Whoever has the writer lock finds what there is.
         };
         plan.step_blocks = plan.step_blocks.min(blocks);
         let Some(segment) = &plan.segment else {
@@ -316,22 +321,22 @@ impl Engine {
         }))
     }
 
-    /// Turns `blocks` of a promise into extents for a grant: of what was gained for it, as far as
-    /// it is free. Uses the promise up; where it fails all of it is given back.
+    /// Turns `blocks` of a reservation into extents for a grant: of what was gained for it, as far
+    /// as it is free. Uses the reservation up; where it fails all of it is given back.
     pub(crate) fn allocate_for_grant(
         &self,
-        mut promise: Reservation,
+        mut reservation: Reservation,
         blocks: u64,
         gained: Option<Gained>,
     ) -> Result<Vec<Extent>> {
         let mut extents = Vec::new();
-        let taken = self.take_for_grant(&mut promise, blocks, gained, &mut extents);
-        let mut room = self.lock_room();
-        room.space.forfeit(promise);
+        let taken = self.take_for_grant(&mut reservation, blocks, gained, &mut extents);
+        let mut free = self.free_space();
+        free.space.forfeit(reservation);
         match taken {
             Ok(()) => Ok(extents),
             Err(error) => {
-                give_back(&mut room.space, &extents);
+                give_back(&mut free.space, &extents);
                 Err(error)
             }
         }
@@ -339,7 +344,7 @@ impl Engine {
 
     fn take_for_grant(
         &self,
-        promise: &mut Reservation,
+        reservation: &mut Reservation,
         blocks: u64,
         gained: Option<Gained>,
         extents: &mut Vec<Extent>,
@@ -356,7 +361,7 @@ impl Engine {
                     .segment(gained.segment)
                     .is_ok_and(|segment| segment.block_count() >= gained.to);
                 if is_there
-                    && let Some(extent) = self.allocate_whole_in(promise, end - at, target)?
+                    && let Some(extent) = self.allocate_whole_in(reservation, end - at, target)?
                 {
                     left -= extent.block_count;
                     extents.push(extent);
@@ -365,7 +370,7 @@ impl Engine {
             }
         }
         if left > 0 {
-            extents.extend(self.allocate_extents(promise, left, Placement::Known)?);
+            extents.extend(self.allocate_extents(reservation, left, Placement::Known)?);
         }
         Ok(())
     }

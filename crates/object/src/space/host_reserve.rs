@@ -8,7 +8,7 @@
 //! # Invariants
 //! * `HOST-1` New inodes, names, attributes and content are refused ([`ErrorKind::NoSpace`]) while
 //!   the host has less than the reserve, and the segments do not grow into it. *Guard*:
-//!   [`Engine::require_host_room`], [`Engine::host_margin_bytes`].
+//!   [`Engine::require_host_space`], [`Engine::host_margin_bytes`].
 //! * `HOST-2` Where the host has little, the log is copied early, so that it does not take what is
 //!   left.
 //!
@@ -41,22 +41,22 @@ pub(crate) const UNMEASURED: &str = "the filesystem that holds the database repo
 impl Engine {
     /// Refuses what makes the catalog longer while the host has no more than the reserve
     /// (`HOST-1`). 20 µs, once in [`LOOK_OPERATIONS`].
-    pub(crate) fn require_host_room(&self) -> Result<()> {
-        let room = &self.host_room;
-        let is_due = room
+    pub(crate) fn require_host_space(&self) -> Result<()> {
+        let free = &self.host_space;
+        let is_due = free
             .operations
             .fetch_add(1, Ordering::Relaxed)
             .is_multiple_of(LOOK_OPERATIONS);
-        let is_old = lock(&room.looked).is_none_or(|looked| looked.elapsed() >= LOOK_PAUSE);
-        if !is_due && !is_old && !room.is_short.load(Ordering::Relaxed) {
+        let is_old = lock(&free.looked).is_none_or(|looked| looked.elapsed() >= LOOK_PAUSE);
+        if !is_due && !is_old && !free.is_short.load(Ordering::Relaxed) {
             return Ok(());
         }
-        *lock(&room.looked) = Some(Instant::now());
+        *lock(&free.looked) = Some(Instant::now());
         let host = self.host_bytes()?;
         let reserve = self.host_reserve_bytes()?;
-        room.has_little
+        free.has_little
             .store(host < LITTLE_RESERVES * reserve, Ordering::Relaxed);
-        room.is_short.store(host < reserve, Ordering::Relaxed);
+        free.is_short.store(host < reserve, Ordering::Relaxed);
         if host >= reserve {
             return Ok(());
         }
@@ -86,8 +86,8 @@ impl Engine {
     }
 
     /// Whether the host had little when somebody looked last (`HOST-2`).
-    pub(crate) fn has_little_room(&self) -> bool {
-        self.host_room.has_little.load(Ordering::Relaxed)
+    pub(crate) fn has_little_space(&self) -> bool {
+        self.host_space.has_little.load(Ordering::Relaxed)
     }
 
     /// Bytes that the host's filesystem has left.

@@ -26,17 +26,17 @@ const BLOCKS_PER_FRAGMENT: u64 = (64 << 20) / BLOCK_BYTES;
 
 impl Engine {
     /// Gathers a candidate, or makes a hole for it: blocks moved, and whether no other step is
-    /// needed. The caller is a user of the turn.
+    /// needed. The caller is a user of the writer lock.
     pub(crate) fn heal(
         &self,
         (store, ino): (StoreId, Ino),
         blocks_max: u64,
     ) -> Result<(u64, bool)> {
-        if self.lock_room().space.quarantined_blocks() > 0 {
+        if self.free_space().space.quarantined_blocks() > 0 {
             // What an earlier step moved away is the room of this one.
             self.commit_now()?;
         }
-        let should_stop = || self.turn.is_wanted() || self.check_running().is_err();
+        let should_stop = || self.writer_lock.is_wanted() || self.check_running().is_err();
         let mut limits = MoveLimits {
             blocks_max,
             blocks_per_fragment: BLOCKS_PER_FRAGMENT,
@@ -81,7 +81,7 @@ impl Engine {
     pub(crate) fn press_for_hole(&self, wanted: u64) -> Result<bool> {
         let newest = self.known_seq();
         loop {
-            if self.lock_room().space.largest_hole_blocks() >= wanted {
+            if self.free_space().space.largest_hole_blocks() >= wanted {
                 return Ok(true);
             }
             if self.can_grow() || self.has_given_up(newest) || !self.press_history(wanted)? {

@@ -1,22 +1,23 @@
-//! Room for content: the free set in memory, and promises from it. `grow` makes segments longer.
+//! Space for content: the free set in memory, and reservations from it. `grow` makes segments
+//! longer.
 //!
 //! # Invariants
-//! * `ROOM-1` The free set is the complement of the committed extent rows and of what the open
+//! * `RESERVE-1` The free set is the complement of the committed extent rows and of what the open
 //!   group allocated. How much is free is known of each allocation group (AG) from `larder_ag`;
 //!   where, is read from the rows when an allocation needs the AG. What another session committed
 //!   is known before anything is allocated (`larder_ag` says where).
-//! * `ROOM-2` AGs are read only under the commit lock or with nothing uncommitted, so the rows read
-//!   are those of the last commit that this session made known.
-//! * `ROOM-3` Blocks by which a segment has grown are in the free set only after somebody with the
-//!   turn has looked how long the segment is. So it may grow without the turn, and nobody waits for
-//!   zeros to be written who does not need them (`grow`).
+//! * `RESERVE-2` AGs are read only under the commit lock or with nothing uncommitted, so the rows
+//!   read are those of the last commit that this session made known.
+//! * `RESERVE-3` Blocks by which a segment has grown are in the free set only after somebody with
+//!   the writer lock has looked how long the segment is. So it may grow without the writer lock,
+//!   and nobody waits for zeros to be written who does not need them (`grow`).
 //!
-//! A promise (`Reservation`) is taken before any lock of names or nodes, because making room may
-//! need a commit.
+//! A reservation (`Reservation`) is taken before any lock of names or nodes, because making room
+//! may need a commit.
 
 use crate::engine::{Engine, lock};
 use crate::session::workspace::SEGMENT_BLOCKS;
-use crate::space::Room;
+use crate::space::FreeSpace;
 use crate::{Error, ErrorKind, Result};
 use larder_catalog::{ChangeSet, CommitOutcome, Cuts};
 use larder_space::format::{CommitSeq, Extent, SegmentIndex};
@@ -32,7 +33,7 @@ const RECLAIM_COMMITS_MAX: u32 = 3;
 const PIN_WAITS_MAX: u32 = 40;
 const PIN_WAIT: Duration = Duration::from_millis(25);
 
-impl Room {
+impl FreeSpace {
     /// Whether this session has changed something yet, and so knows the free set.
     pub fn is_loaded(&self) -> bool {
         self.synced.is_some()
@@ -45,33 +46,34 @@ impl Room {
 }
 
 impl Engine {
-    pub(crate) fn lock_room(&self) -> MutexGuard<'_, Room> {
-        lock(&self.room)
+    pub(crate) fn free_space(&self) -> MutexGuard<'_, FreeSpace> {
+        lock(&self.free_space)
     }
 
-    /// Brings the free set up to date (`ROOM-1`). Needs the turn.
+    /// Brings the free set up to date (`RESERVE-1`). Needs the writer lock.
     pub(crate) fn sync_space(&self) -> Result<()> {
-        let synced = self.lock_room().synced;
+        let synced = self.free_space().synced;
         match synced {
             None => self.reload_space(),
             Some(seq) if seq == self.known_seq() => Ok(()),
             Some(seq) => {
                 self.open_segments()?;
-                if !self.lock_room().is_loaded() {
+                if !self.free_space().is_loaded() {
                     return self.reload_space();
                 }
                 self.adopt_growth()?;
-                let mut room = self.lock_room();
-                self.add_segments(&mut room.space)?;
-                self.summarize(&mut room.space, seq)?;
+                let mut free = self.free_space();
+                self.add_segments(&mut free.space)?;
+                self.summarize(&mut free.space, seq)?;
                 self.find_shares()?;
-                room.synced = Some(self.known_seq());
+                free.synced = Some(self.known_seq());
                 Ok(())
             }
         }
     }
 
-    /// Learns anew how much of everything is free. O(AGs). Needs the turn, and nothing uncommitted.
+    /// Learns anew how much of everything is free. O(AGs). Needs the writer lock, and nothing
+    /// uncommitted.
     pub(crate) fn reload_space(&self) -> Result<()> {
         self.open_segments()?;
         let mut space = Space::new();
@@ -79,9 +81,9 @@ impl Engine {
         self.summarize(&mut space, CommitSeq(0))?;
         self.find_shares()?;
         self.adopt_growth()?;
-        let mut room = self.lock_room();
-        room.space = space;
-        room.synced = Some(self.known_seq());
+        let mut free = self.free_space();
+        free.space = space;
+        free.synced = Some(self.known_seq());
         Ok(())
     }
 
@@ -103,61 +105,61 @@ impl Engine {
         Ok(())
     }
 
-    /// Turns `blocks` of a promise into extents ([`Space::allocate`]), and reads the AGs that this
-    /// needs.
+    /// Turns `blocks` of a reservation into extents ([`Space::allocate`]), and reads the AGs that
+    /// this needs.
     pub(crate) fn allocate_extents(
         &self,
-        promise: &mut Reservation,
+        reservation: &mut Reservation,
         blocks: u64,
         placement: Placement,
     ) -> Result<Vec<Extent>> {
-        debug_assert!(self.commit_lock.is_held(), "ROOM-2");
-        let mut room = self.lock_room();
-        while let Some((segment, ag)) = room.space.find_wanted_ag(blocks, placement) {
-            self.load_ag(&mut room.space, segment, ag)?;
+        debug_assert!(self.commit_lock.is_held(), "RESERVE-2");
+        let mut free = self.free_space();
+        while let Some((segment, ag)) = free.space.find_wanted_ag(blocks, placement) {
+            self.load_ag(&mut free.space, segment, ag)?;
         }
-        Ok(room.space.allocate(promise, blocks, placement))
+        Ok(free.space.allocate(reservation, blocks, placement))
     }
 
-    /// Turns `blocks` of a promise into one extent, by best fit; `None` when no hole is long
+    /// Turns `blocks` of a reservation into one extent, by best fit; `None` when no hole is long
     /// enough.
     pub(crate) fn allocate_whole(
         &self,
-        promise: &mut Reservation,
+        reservation: &mut Reservation,
         blocks: u64,
     ) -> Result<Option<Extent>> {
-        self.allocate_whole_in(promise, blocks, Target::Anywhere)
+        self.allocate_whole_in(reservation, blocks, Target::Anywhere)
     }
 
     /// The same in a part of the segments.
     pub(crate) fn allocate_whole_in(
         &self,
-        promise: &mut Reservation,
+        reservation: &mut Reservation,
         blocks: u64,
         target: Target,
     ) -> Result<Option<Extent>> {
-        debug_assert!(self.commit_lock.is_held(), "ROOM-2");
+        debug_assert!(self.commit_lock.is_held(), "RESERVE-2");
         if blocks == 0 {
             return Ok(None);
         }
-        let mut room = self.lock_room();
-        while let Some((segment, ag)) = room.space.find_wanted_ag_for(blocks, target) {
-            self.load_ag(&mut room.space, segment, ag)?;
+        let mut free = self.free_space();
+        while let Some((segment, ag)) = free.space.find_wanted_ag_for(blocks, target) {
+            self.load_ag(&mut free.space, segment, ag)?;
         }
-        Ok(room.space.allocate_whole(promise, blocks, target))
+        Ok(free.space.allocate_whole(reservation, blocks, target))
     }
 
-    /// Reads where an AG is free, unless that is known. The caller is a user of the turn.
+    /// Reads where an AG is free, unless that is known. The caller is a user of the writer lock.
     pub(crate) fn require_ag(&self, segment: SegmentIndex, ag: u64) -> Result<()> {
-        let _no_commit = self.commit_lock.lock(); // ROOM-2
-        let mut room = self.lock_room();
-        match room.space.is_loaded(segment, ag) {
+        let _no_commit = self.commit_lock.lock(); // RESERVE-2
+        let mut free = self.free_space();
+        match free.space.is_loaded(segment, ag) {
             true => Ok(()),
-            false => self.load_ag(&mut room.space, segment, ag),
+            false => self.load_ag(&mut free.space, segment, ag),
         }
     }
 
-    /// Reads where an AG is free (`ROOM-2`). O(extents in the AG), about 1 ms.
+    /// Reads where an AG is free (`RESERVE-2`). O(extents in the AG), about 1 ms.
     pub(crate) fn load_ag(&self, space: &mut Space, segment: SegmentIndex, ag: u64) -> Result<()> {
         let rows = self.catalog.extents_in_ag(segment, ag)?;
         let held = rows.iter().map(|row| row.extent).collect();
@@ -200,7 +202,7 @@ impl Engine {
     }
 
     /// The free set is known through this process's own commit `seq`.
-    pub(crate) fn publish_room(
+    pub(crate) fn publish_free_space(
         &self,
         set: &ChangeSet,
         outcome: &CommitOutcome,
@@ -208,37 +210,37 @@ impl Engine {
     ) {
         let keeps_history = self.keeps_history();
         let has_moves = !lock(&self.group).allocated.is_empty();
-        let mut room = self.lock_room();
-        self.quarantine_retired(&mut room, outcome);
+        let mut free = self.free_space();
+        self.quarantine_retired(&mut free, outcome);
         for extent in &outcome.reclaimed {
-            room.space.release(*extent);
+            free.space.release(*extent);
         }
-        if !has_moves && room.taken_count == 0 {
-            room.space.settle();
+        if !has_moves && free.taken_count == 0 {
+            free.space.settle();
         }
-        room.synced = Some(outcome.seq);
+        free.synced = Some(outcome.seq);
         let horizon = outcome.reclaim_horizon.as_ref().map(Cuts::base);
-        room.oldest_retired = room.oldest_retired.filter(|&seq| horizon < Some(seq));
+        free.oldest_retired = free.oldest_retired.filter(|&seq| horizon < Some(seq));
         if !set.retired.is_empty() {
-            room.oldest_retired.get_or_insert(outcome.seq);
+            free.oldest_retired.get_or_insert(outcome.seq);
         }
-        room.moved_away.drain(..set.moved_away.len());
+        free.moved_away.drain(..set.moved_away.len());
         if keeps_history {
             let moved = moved_away.into_iter().map(|place| (place, outcome.seq));
-            room.moved_away.extend(moved);
+            free.moved_away.extend(moved);
         }
     }
 
-    /// A promise of `blocks` blocks. Makes room by growing a segment or by reclaiming what was
-    /// deleted; [`ErrorKind::NoSpace`] only when neither helps. Needs the turn, and no lock.
+    /// A reservation of `blocks` blocks. Makes room by growing a segment or by reclaiming what was
+    /// deleted; [`ErrorKind::NoSpace`] only when neither helps. Needs the writer lock, and no lock.
     pub(crate) fn reserve(&self, blocks: u64, purpose: Purpose) -> Result<Reservation> {
         let purpose = self.purpose(purpose);
         let mut commits_left = RECLAIM_COMMITS_MAX;
         let mut waits_left = PIN_WAITS_MAX;
-        let has_enough = || self.lock_room().space.available_blocks(purpose) >= blocks;
+        let has_enough = || self.free_space().space.available_blocks(purpose) >= blocks;
         loop {
-            let refused = match self.lock_room().space.reserve(blocks, purpose) {
-                Ok(promise) => return Ok(promise),
+            let refused = match self.free_space().space.reserve(blocks, purpose) {
+                Ok(reservation) => return Ok(reservation),
                 Err(refused) => refused,
             };
             let presses_first = commits_left > 0 && self.is_history_large(); // TIME-7
@@ -252,7 +254,7 @@ impl Engine {
             }
             self.press_history(blocks)?;
             if self.private.is_some() {
-                // PRIVATE-4: nothing is reclaimed while others wait for the turn.
+                // PRIVATE-4: nothing is reclaimed while others wait for the writer lock.
                 (commits_left, waits_left) = (0, 0);
                 self.note_refused(blocks); // TIME-5
             }
@@ -283,7 +285,7 @@ impl Engine {
     pub(crate) fn wants_reclaim(&self) -> Result<bool> {
         Ok(!lock(&self.group).is_empty()
             || self.may_have_orphans.load(Ordering::SeqCst)
-            || self.lock_room().space.quarantined_blocks() > 0
+            || self.free_space().space.quarantined_blocks() > 0
             || self.catalog.has_retired(CommitSeq(i64::MAX as u64))?)
     }
 }

@@ -36,7 +36,7 @@
 //! have a further holder then, in the same group or an earlier one than the change.
 
 use crate::engine::{Edit, Engine, lock};
-use crate::space::{Room, Young};
+use crate::space::{FreeSpace, Young};
 use crate::view::View;
 use crate::view::extent_map::Mapped;
 use crate::view::node::{Node, NodeState, require_alive};
@@ -246,7 +246,7 @@ impl Engine {
         {
             return Err(crate::write::edit::too_large());
         }
-        step("take the turn")?;
+        step("take the writer lock")?;
         let _edit = self.edit_sharing()?;
         step("settle the source")?;
         if !self.settle_source(from, from_offset, len_bytes)? {
@@ -482,7 +482,7 @@ impl Engine {
 
     // ---- what is shared ---------------------------------------------------------------------
 
-    /// Learns whether anything is shared. Needs the turn, and nothing uncommitted.
+    /// Learns whether anything is shared. Needs the writer lock, and nothing uncommitted.
     pub(crate) fn find_shares(&self) -> Result<()> {
         let may_be = self.catalog.has_shared()?;
         self.shares.may_be.store(may_be, Ordering::SeqCst);
@@ -505,12 +505,12 @@ impl Engine {
         Ok(is_young || self.catalog.is_shared(extent)?)
     }
 
-    /// Joins the users of the turn, when quarantining waits for the catalog (`SHARE-6`). Cost:
-    /// nothing, but for the first time, when it waits for the other users.
+    /// Joins the users of the writer lock, when quarantining waits for the catalog (`SHARE-6`).
+    /// Cost: nothing, but for the first time, when it waits for the other users.
     fn edit_sharing(&self) -> Result<Edit<'_>> {
         loop {
             let edit = self.edit()?;
-            // With the turn it stays so.
+            // With the writer lock it stays so.
             if self.may_share() {
                 return Ok(edit);
             }
@@ -530,28 +530,28 @@ impl Engine {
     }
 
     /// Quarantines what an object lets go, if nobody else can hold it (`SHARE-6`).
-    pub(crate) fn quarantine_unshared(&self, room: &mut Room, extent: Extent) {
+    pub(crate) fn quarantine_unshared(&self, free: &mut FreeSpace, extent: Extent) {
         if !self.may_share() {
-            self.quarantine(room, extent);
+            self.quarantine(free, extent);
         }
     }
 
     /// Quarantines what nobody holds any more since a commit, and takes back what somebody holds
     /// again (`SHARE-6`).
-    pub(crate) fn quarantine_retired(&self, room: &mut Room, outcome: &CommitOutcome) {
+    pub(crate) fn quarantine_retired(&self, free: &mut FreeSpace, outcome: &CommitOutcome) {
         let is_late = self.may_share();
         assert!(is_late || outcome.revived.is_empty(), "SHARE-6");
         let mut done = 0;
         for (extent, before) in &outcome.revived {
             for retired in &outcome.retired[done..*before] {
-                self.quarantine(room, *retired);
+                self.quarantine(free, *retired);
             }
-            room.space.revive(*extent);
+            free.space.revive(*extent);
             done = *before;
         }
         if is_late {
             for extent in &outcome.retired[done..] {
-                self.quarantine(room, *extent);
+                self.quarantine(free, *extent);
             }
         }
     }

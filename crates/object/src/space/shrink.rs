@@ -10,11 +10,11 @@
 //! The catalog's count goes down first. A crash between it and the superblock leaves a segment that
 //! is longer than the catalog says: the next session counts the blocks in again, as after an
 //! interrupted growth, and the shrinking has not happened. Other sessions look at the length when
-//! they next take the turn, before they can allocate (`ROOM-1`).
+//! they next take the writer lock, before they can allocate (`RESERVE-1`).
 //!
 //! # Invariants
-//! * `SHRINK-1` A segment is cut only while this session has the turn alone and no extent row, live
-//!   or retired, reaches behind the new end.
+//! * `SHRINK-1` A segment is cut only while this session has the writer lock alone and no extent
+//!   row, live or retired, reaches behind the new end.
 
 use crate::engine::{Engine, lock};
 use crate::session::workspace::NO_MOVES;
@@ -150,7 +150,7 @@ impl Engine {
         let used = self.catalog.last_extent(last)?;
         let least = used.map_or(0, |extent| extent.end_block()).max(block_count);
         let missing = {
-            let space = &self.lock_room().space;
+            let space = &self.free_space().space;
             let cut = old_count.saturating_sub(least);
             let own = space.own_blocks().saturating_sub(cut);
             let left = space
@@ -170,7 +170,7 @@ impl Engine {
     /// length takes some.
     fn used_and_spare(&self) -> Result<(u64, u64)> {
         let _edit = self.edit()?;
-        let space = &self.lock_room().space;
+        let space = &self.free_space().space;
         let used = space.allocated_blocks() + space.quarantined_blocks();
         Ok((used, space.reserved_blocks() + space.held_back_blocks()))
     }
@@ -284,20 +284,20 @@ impl Engine {
         for round in 0..ROUNDS_MAX {
             let _closed = self.close_ends(cuts)?;
             self.apply_now()?; // What it copies is not placed there.
-            let (moved_now, lacks_room) = self.empty_ends(cuts, progress)?;
+            let (moved_now, lacks_space) = self.empty_ends(cuts, progress)?;
             moved += moved_now;
             self.settle()?;
             if self.cut_if_empty(cuts)? {
                 return Ok(moved);
             }
-            if lacks_room && moved_now == 0 {
+            if lacks_space && moved_now == 0 {
                 return Err(Error::new(
                     ErrorKind::NoSpace,
                     "the content does not fit before the new end; give a larger size",
                 ));
             }
             // What was moved has left room that is reclaimed by now.
-            if round > 0 && !lacks_room {
+            if round > 0 && !lacks_space {
                 std::thread::sleep(PAUSE);
             }
         }
@@ -315,7 +315,7 @@ impl Engine {
                 self.require_ag(cut.segment, cut.new_count / AG_BLOCKS)?;
             }
             let outcome = self
-                .lock_room()
+                .free_space()
                 .space
                 .close_from(cut.segment, cut.new_count);
             outcome.map_err(|refused| {
@@ -340,7 +340,7 @@ impl Engine {
             is_dry: false,
             should_stop: &|| self.check_running().is_err(),
         };
-        let (mut moved, mut lacks_room) = (0, false);
+        let (mut moved, mut lacks_space) = (0, false);
         self.for_each_behind(cuts, &mut |row| {
             if row.retired_seq.is_some() || row.store == GRANTS {
                 return Ok(());
@@ -350,7 +350,7 @@ impl Engine {
                 let whole = self.move_extent(&node, row.extent, None, &limits)?;
                 match (whole, part_behind(row, cuts)) {
                     // Its own place before the new end is what the whole of it lacks.
-                    (Moved::NoRoom { .. }, Some(part)) => {
+                    (Moved::NoSpace { .. }, Some(part)) => {
                         self.move_extent(&node, part, None, &limits)
                     }
                     _ => Ok(whole),
@@ -358,7 +358,7 @@ impl Engine {
             });
             match outcome {
                 Ok(Moved::Done { blocks, .. }) => moved += blocks * BLOCK_BYTES,
-                Ok(Moved::NoRoom { .. }) => lacks_room = true,
+                Ok(Moved::NoSpace { .. }) => lacks_space = true,
                 Ok(Moved::Shared) => return Err(shared_at_the_end(row.extent.block_count)),
                 Ok(_) => {} // It is being changed: the next round sees where it lies then.
                 Err(error) if error.kind() == ErrorKind::NotFound => {} // Just deleted.
@@ -371,7 +371,7 @@ impl Engine {
             progress(moved, total);
             Ok(())
         })?;
-        Ok((moved, lacks_room))
+        Ok((moved, lacks_space))
     }
 
     /// The last step: cuts the segments if nothing refers to their ends; `false` if something does.
@@ -394,7 +394,7 @@ impl Engine {
         if is_used {
             return Ok(false);
         }
-        assert!(self.turn.is_held(), "SHRINK-1");
+        assert!(self.writer_lock.is_held(), "SHRINK-1");
         let counts = cuts.iter().map(|cut| (cut.segment, cut.new_count));
         lock(&self.group).segments.extend(counts);
         self.commit_now()?;
@@ -451,7 +451,8 @@ impl Engine {
     }
 }
 
-/// Keeps growth ahead away until the turn is given back: it would take what was just returned.
+/// Keeps growth ahead away until the writer lock is given back: it would take what was just
+/// returned.
 struct Shrinking<'e>(&'e Engine);
 
 impl Shrinking<'_> {
@@ -463,7 +464,7 @@ impl Shrinking<'_> {
 
 impl Drop for Shrinking<'_> {
     fn drop(&mut self) {
-        self.0.give_turn_back();
+        self.0.unlock_writer();
         self.0.history.is_in_the_way.store(false, Ordering::SeqCst);
         self.0.is_shrinking.store(false, Ordering::SeqCst);
     }
@@ -500,10 +501,10 @@ struct Closed<'e> {
 
 impl Drop for Closed<'_> {
     fn drop(&mut self) {
-        let mut room = self.engine.lock_room();
+        let mut free = self.engine.free_space();
         for cut in self.cuts {
-            if room.space.closed_from(cut.segment) != u64::MAX {
-                room.space.reopen(cut.segment);
+            if free.space.closed_from(cut.segment) != u64::MAX {
+                free.space.reopen(cut.segment);
             }
         }
     }

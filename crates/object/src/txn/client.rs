@@ -7,22 +7,22 @@
 //! savepoint without a word.
 //!
 //! ```text
-//!  idle ──pin_client──▶ may read ──take_client_turn──▶ may change ──end_client──▶ idle
+//!  idle ──pin_client──▶ may read ──lock_writer_for_client──▶ may change ──end_client──▶ idle
 //! ```
 //!
 //! # Invariants
-//! * `CLIENT-3` The client's transaction takes SQLite's write lock with the turn in hand, or
-//!   content cannot be changed in it but by luck: who has the lock never waits for the turn, since
-//!   who has the turn waits for the lock to commit.
+//! * `CLIENT-3` The client's transaction takes SQLite's write lock with the writer lock in hand, or
+//!   content cannot be changed in it but by luck: who has the lock never waits for the writer lock,
+//!   since who has the writer lock waits for the lock to commit.
 //! * `CLIENT-4` What the client's snapshot can reach is pinned before it is taken, until its
 //!   transaction ends (`SESSION-2`).
 //! * `CLIENT-7` Who writes in a client's transaction can press no history when it finds no room: so
-//!   that is done before, with the turn in hand, while the transaction has read nothing: it would
-//!   make its own snapshot old.
+//!   that is done before, with the writer lock in hand, while the transaction has read nothing: it
+//!   would make its own snapshot old.
 
 use crate::engine::{Engine, lock};
 use crate::history::{GROWN_BLOCKS_MIN, PRESS_DIVISOR};
-use crate::session::writer_lock::Turn;
+use crate::session::writer_lock::WriterLock;
 use crate::{Error, ErrorKind, Result};
 use larder_catalog::{
     Catalog, CatalogOptions, ChangeSet, CheckpointKind, ClientHandle, ClientLocks,
@@ -35,15 +35,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::ThreadId;
 use std::time::Duration;
 
-/// A statement waits for the turn as long as its connection waits for locks, but not less than so:
-/// who has no busy timeout meets commits of other sessions all the same.
-const TURN_WAIT_MIN: Duration = Duration::from_secs(5);
+/// A statement waits for the writer lock as long as its connection waits for locks, but not less
+/// than so: who has no busy timeout meets commits of other sessions all the same.
+const WRITER_LOCK_WAIT_MIN: Duration = Duration::from_secs(5);
 
-/// The clients of this process that have the turn of a database, each with the thread that took it:
-/// that one does not give it back by waiting. A client is its engine's address.
+/// The clients of this process that have the writer lock of a database, each with the thread that
+/// took it: that one does not give it back by waiting. A client is its engine's address.
 static HOLDERS: Mutex<Vec<(PathBuf, ThreadId, usize)>> = Mutex::new(Vec::new());
 
-/// [`ErrorKind::Busy`] if this thread has the turn by a client.
+/// [`ErrorKind::Busy`] if this thread has the writer lock by a client.
 pub fn require_other_thread(database: &Path) -> Result<()> {
     let here = std::thread::current().id();
     let is_here = |(of, thread, _): &(PathBuf, ThreadId, usize)| of == database && *thread == here;
@@ -51,7 +51,7 @@ pub fn require_other_thread(database: &Path) -> Result<()> {
         false => Ok(()),
         true => Err(Error::new(
             ErrorKind::Busy,
-            "another connection of this thread has the turn; COMMIT or ROLLBACK there",
+            "another connection of this thread has the writer lock; COMMIT or ROLLBACK there",
         )),
     }
 }
@@ -99,8 +99,8 @@ impl Engine {
             ..CatalogOptions::default()
         };
         let catalog = Catalog::adopt(&host.session.directory, &options, client)?;
-        let turn = Turn::open_in(&host.session.directory)?;
-        Ok(Engine::assemble_private(host, catalog, turn))
+        let writer_lock = WriterLock::open_in(&host.session.directory)?;
+        Ok(Engine::assemble_private(host, catalog, writer_lock))
     }
 
     /// Pins what the client can reach from here on (`CLIENT-4`).
@@ -155,43 +155,49 @@ impl Engine {
         Ok(())
     }
 
-    /// Takes the turn for the client's transaction, which has these `locks`; `false` when somebody
-    /// else has it and it must not wait: who has SQLite's write lock does not (`CLIENT-3`).
-    pub fn take_client_turn(&self, locks: ClientLocks) -> Result<bool> {
+    /// Takes the writer lock for the client's transaction, which has these `locks`; `false` when
+    /// somebody else has it and it must not wait: who has SQLite's write lock does not
+    /// (`CLIENT-3`).
+    pub fn lock_writer_for_client(&self, locks: ClientLocks) -> Result<bool> {
         self.check_running()?;
         self.private()?.host.check_running()?;
-        if self.turn.is_held() {
+        if self.writer_lock.is_held() {
             return Ok(true);
         }
         let is_taken = match locks != ClientLocks::Write {
             true => {
                 require_other_thread(&self.session.path)?;
-                let wait_max = self.catalog.client_busy_timeout()?.max(TURN_WAIT_MIN);
-                self.turn.begin_within(wait_max, || Ok(())).map(|()| true)?
+                let wait_max = self
+                    .catalog
+                    .client_busy_timeout()?
+                    .max(WRITER_LOCK_WAIT_MIN);
+                self.writer_lock
+                    .begin_within(wait_max, || Ok(()))
+                    .map(|()| true)?
             }
-            false => self.turn.try_begin(|| Ok(()))?,
+            false => self.writer_lock.try_begin(|| Ok(()))?,
         };
         if is_taken {
-            self.turn.end();
+            self.writer_lock.end();
             let thread = std::thread::current().id();
             lock(&HOLDERS).push((self.session.path.clone(), thread, self.address()));
         }
         if is_taken
             && locks == ClientLocks::None // CLIENT-7
-            && let Err(error) = self.private()?.host.make_client_room(0)
+            && let Err(error) = self.private()?.host.reserve_for_client(0)
         {
             tracing::warn!("space is not given back: {error}");
         }
         Ok(is_taken)
     }
 
-    /// Before the client's transaction takes its first lock, with the turn in hand: makes the room
-    /// for a file of so many bytes where history is in its way. 10 µs when it is not.
+    /// Before the client's transaction takes its first lock, with the writer lock in hand: makes
+    /// the room for a file of so many bytes where history is in its way. 10 µs when it is not.
     pub fn prepare_client_write(&self, len_bytes: u64) {
         let made = self.private().and_then(|private| {
             private
                 .host
-                .make_client_room(len_bytes.div_ceil(BLOCK_BYTES))
+                .reserve_for_client(len_bytes.div_ceil(BLOCK_BYTES))
         });
         if let Err(error) = made {
             tracing::warn!("space is not given back: {error}");
@@ -216,11 +222,11 @@ impl Engine {
     pub fn change_for_client(&self, work: impl FnOnce() -> Result<()>) -> Result<()> {
         let private = self.private()?;
         self.check_running()?;
-        if !self.turn.is_held() {
+        if !self.writer_lock.is_held() {
             // CLIENT-3
             return Err(Error::new(
                 ErrorKind::Busy,
-                "the turn was lost; ROLLBACK, and try again",
+                "the writer lock was lost; ROLLBACK, and try again",
             ));
         }
         private.begin_to_change();
@@ -244,10 +250,10 @@ impl Engine {
         std::ptr::from_ref(self).addr()
     }
 
-    /// Gives the turn back that was taken for nothing, in a transaction that goes on.
-    pub fn give_client_turn_back(&self) {
-        self.give_turn_back();
-        if !self.turn.is_held() {
+    /// Gives the writer lock back that was taken for nothing, in a transaction that goes on.
+    pub fn unlock_writer_for_client(&self) {
+        self.unlock_writer();
+        if !self.writer_lock.is_held() {
             lock(&HOLDERS).retain(|(.., client)| *client != self.address());
         }
     }
@@ -262,30 +268,30 @@ impl Engine {
     pub fn end_client(&self, is_reading: bool) {
         if let Some(private) = &self.private {
             self.catalog.forget_client_moment();
-            self.give_client_turn_back();
+            self.unlock_writer_for_client();
             private.end_change(!is_reading);
         }
     }
 
     // ---- space that only clients use -----------------------------------------------------------
 
-    /// Of the session beside clients: reclaims what waits for it, unless somebody else has the turn
-    /// or SQLite's lock, who then may do it. One commit, if there is anything.
+    /// Of the session beside clients: reclaims what waits for it, unless somebody else has the
+    /// writer lock or SQLite's lock, who then may do it. One commit, if there is anything.
     pub(crate) fn reclaim_left(&self) -> Result<()> {
         let is_any = self.catalog.has_retired(CommitSeq(i64::MAX as u64))?;
-        if !is_any || self.session.workspace.is_some() || !self.turn.try_begin(|| Ok(()))? {
+        if !is_any || self.session.workspace.is_some() || !self.writer_lock.try_begin(|| Ok(()))? {
             return Ok(());
         }
-        let done = self.reclaim_with_turn();
-        self.turn.end();
-        self.turn.release(|| true);
+        let done = self.reclaim_locked();
+        self.writer_lock.end();
+        self.writer_lock.release(|| true);
         done
     }
 
-    /// The same with the turn in a client's hand, whose transaction has no lock yet: it is going to
-    /// want so many blocks. History that is in their way is given up (`CLIENT-7`), and what waits
-    /// is reclaimed when it is much.
-    fn make_client_room(&self, wanted_blocks: u64) -> Result<()> {
+    /// The same with the writer lock in a client's hand, whose transaction has no lock yet: it is
+    /// going to want so many blocks. History that is in their way is given up (`CLIENT-7`), and
+    /// what waits is reclaimed when it is much.
+    fn reserve_for_client(&self, wanted_blocks: u64) -> Result<()> {
         if self.session.workspace.is_some() {
             return Ok(());
         }
@@ -303,15 +309,15 @@ impl Engine {
             self.press_history(missing.max(space.total / PRESS_DIVISOR))?;
         }
         match missing > 0 || space.retired * SHORT_DIVISOR > space.total {
-            true => self.reclaim_with_turn(),
+            true => self.reclaim_locked(),
             false => Ok(()),
         }
     }
 
     /// Nothing of it is in memory here: whoever allocates reads the free set anew.
-    fn reclaim_with_turn(&self) -> Result<()> {
+    fn reclaim_locked(&self) -> Result<()> {
         self.notice_foreign()?;
-        // SESSION-4: others may have been born before this turn.
+        // SESSION-4: others may have been born before this hold of the writer lock.
         lock(&self.group).has_others = true;
         let horizon = self.horizon()?;
         let is_worth_it = self.catalog.has_retired_by(&horizon.kept)?
@@ -330,7 +336,7 @@ impl Engine {
                 };
                 kept = outcome.reclaim_horizon.unwrap_or(kept);
                 // The next tick goes on, where others wait.
-                if !outcome.has_more || self.turn.is_wanted() {
+                if !outcome.has_more || self.writer_lock.is_wanted() {
                     break;
                 }
                 self.catalog.checkpoint(CheckpointKind::Passive)?; // TIME-9
@@ -345,9 +351,9 @@ impl Engine {
         self.notice_foreign()
     }
 
-    /// Whether the client's transaction has the turn.
-    pub fn has_client_turn(&self) -> bool {
-        self.turn.is_held()
+    /// Whether the client's transaction has the writer lock.
+    pub fn has_client_writer_lock(&self) -> bool {
+        self.writer_lock.is_held()
     }
 
     /// Before the client's connection closes.

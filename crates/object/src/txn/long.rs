@@ -9,7 +9,7 @@ use crate::session::workspace::{
     DIRECTORY, SEGMENT_BLOCKS, Sealing, canonical, directory_of, find_length, is_abandoned,
     make_directory, name_of, remove_directory, seal, seal_if_idle, try_seal,
 };
-use crate::space::Room;
+use crate::space::FreeSpace;
 use crate::space::reservation::corrupt;
 use crate::view::View;
 use crate::{Error, ErrorKind, Result};
@@ -102,13 +102,14 @@ pub fn begin_transaction(parent: &Path, label: &str, is_bound: bool) -> Result<T
                 is_bound,
                 engine.now_ns(),
             )?;
-            // Whoever looks for the dead needs the turn: by then the owner is alive (WORKSPACE-7).
+            // Whoever looks for the dead needs the writer lock: by then the owner is alive
+            // (WORKSPACE-7).
             let last = engine.segment_blocks().pop_last();
             let owner = make_directory(&parent, row.id, last.unwrap_or((SegmentIndex(0), 0)))?;
             engine.adopt_commit(row.pin_seq)?;
             (row, ranges, owner)
         };
-        engine.give_turn_back();
+        engine.unlock_writer();
         let owner = TransactionOwner {
             parent: parent.path().to_owned(),
             id: row.id,
@@ -255,20 +256,20 @@ impl Engine {
     }
 
     /// Quarantines what this engine may reclaim one day.
-    pub(crate) fn quarantine(&self, room: &mut Room, extent: Extent) {
+    pub(crate) fn quarantine(&self, free: &mut FreeSpace, extent: Extent) {
         match self.session.workspace {
-            None => room.space.quarantine(extent),
+            None => free.space.quarantine(extent),
             Some(_) => {
                 for (part, is_granted) in self.catalog.grants().parts(extent) {
                     if is_granted {
-                        room.space.quarantine(part); // WORKSPACE-8
+                        free.space.quarantine(part); // WORKSPACE-8
                     }
                 }
             }
         }
     }
 
-    /// For whom a promise is: the parent has held back what it holds back.
+    /// For whom a reservation is: the parent has held back what it holds back.
     pub(crate) fn purpose(&self, purpose: Purpose) -> Purpose {
         match self.session.workspace {
             None => purpose,
@@ -363,15 +364,15 @@ impl Engine {
         };
         // Under this lock nobody reads where an AG is free: the rows and the free set change
         // together.
-        let mut room = self.lock_room();
+        let mut free = self.free_space();
         let known = self.catalog.segments()?.len() as u32;
         self.catalog.add_grants(&extents, &segments)?;
-        self.add_full_segments(&mut room.space, known)?;
+        self.add_full_segments(&mut free.space, known)?;
         for extent in extents {
-            room.space.quarantine(extent);
-            room.space.release(extent);
+            free.space.quarantine(extent);
+            free.space.release(extent);
         }
-        drop(room);
+        drop(free);
         self.open_segments()?;
         Ok(true)
     }
@@ -413,7 +414,7 @@ impl Engine {
 
     // ---- the engine of the parent -------------------------------------------------------------
 
-    /// The catalog made a commit of its own, under this engine's turn and beside no group.
+    /// The catalog made a commit of its own, under this engine's writer lock and beside no group.
     fn adopt_commit(&self, seq: CommitSeq) -> Result<()> {
         self.known_seq.store(seq.0, Ordering::SeqCst);
         lock(&self.next_inos).clear();
@@ -444,7 +445,7 @@ impl Engine {
     }
 
     /// Ends the transactions whose owner is gone, and removes what ended ones have left
-    /// (`WORKSPACE-7`). Never waits for the turn: there is always a next opener.
+    /// (`WORKSPACE-7`). Never waits for the writer lock: there is always a next opener.
     pub(crate) fn sweep_transactions(&self) -> Result<()> {
         let names = match self
             .session
@@ -470,14 +471,14 @@ impl Engine {
         if !ids.iter().any(|id| is_over(*id)) && open.iter().all(|row| ids.contains(&row.id)) {
             return Ok(());
         }
-        if !self.turn.try_begin(|| self.refresh_with_turn())? {
+        if !self.writer_lock.try_begin(|| self.refresh_locked())? {
             return Ok(());
         }
         let swept = {
             let _edit = Edit { engine: self };
-            self.sweep_with_turn(&ids)
+            self.sweep_locked(&ids)
         };
-        // While the turn is in hand: nobody is waited for.
+        // While the writer lock is in hand: nobody is waited for.
         let cut = match &swept {
             Ok(Some((segment, blocks))) => self.give_back_end(*segment, *blocks),
             _ => Ok(()),
@@ -485,12 +486,12 @@ impl Engine {
         if let Err(error) = cut {
             tracing::warn!("segments stay as long as killed transactions have made them: {error}");
         }
-        self.give_turn_back();
+        self.unlock_writer();
         swept.map(drop)
     }
 
     /// How long the last segment was before those that are gone now, as far as that is known.
-    fn sweep_with_turn(&self, ids: &[u64]) -> Result<Option<(SegmentIndex, u64)>> {
+    fn sweep_locked(&self, ids: &[u64]) -> Result<Option<(SegmentIndex, u64)>> {
         let mut lengths = Vec::new();
         self.commit_now()?;
         let open = self.catalog.transactions()?;
@@ -528,31 +529,31 @@ fn grant(
     least: u64,
 ) -> Result<Option<(Vec<Extent>, Vec<SegmentRow>)>> {
     visit(parent, false, |engine| {
-        let gained = engine.grow_for_grant(step)?; // ROOM-3
+        let gained = engine.grow_for_grant(step)?; // RESERVE-3
         let _alone = engine.alone()?;
         engine.commit_now()?;
         engine.require_transaction(id)?;
         let found = match gained {
             // All of it, or a hole that is left would be the smallest that fits what others write.
             Some(gained) if gained.blocks() >= least => {
-                promise_of(engine, gained.blocks(), Purpose::Privileged)?
+                reserve_granted(engine, gained.blocks(), Purpose::Privileged)?
             }
             _ => None,
         };
         let found = match found {
-            None => promise_of(engine, step, Purpose::Ordinary)?,
+            None => reserve_granted(engine, step, Purpose::Ordinary)?,
             found => found,
         };
         let found = match found {
-            None => promise_of(engine, least, Purpose::Ordinary)?,
+            None => reserve_granted(engine, least, Purpose::Ordinary)?,
             found => found,
         };
-        let Some((promise, blocks)) = found else {
+        let Some((reservation, blocks)) = found else {
             return Ok(None);
         };
         let extents = {
             let _no_commit = engine.commit_lock.lock();
-            engine.allocate_for_grant(promise, blocks, gained)?
+            engine.allocate_for_grant(reservation, blocks, gained)?
         };
         let granted = extents.iter().map(|extent| (*extent, GRANTS, Ino(id)));
         lock(&engine.group).allocated.extend(granted);
@@ -561,14 +562,14 @@ fn grant(
     })
 }
 
-/// A promise of so many blocks; `None` when there are fewer.
-fn promise_of(
+/// A reservation of so many blocks; `None` when there are fewer.
+fn reserve_granted(
     engine: &Engine,
     blocks: u64,
     purpose: Purpose,
 ) -> Result<Option<(Reservation, u64)>> {
     match engine.reserve(blocks, purpose) {
-        Ok(promise) => Ok(Some((promise, blocks))),
+        Ok(reservation) => Ok(Some((reservation, blocks))),
         Err(error) if error.kind() == ErrorKind::NoSpace => Ok(None),
         Err(error) => Err(error),
     }

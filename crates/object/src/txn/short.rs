@@ -4,12 +4,12 @@
 //! # Words
 //! A *private* engine stands beside the engine of the session, its *host*, and serves one
 //! transaction after the other. It has a catalog of its own (`larder_catalog`, module
-//! `transaction`), memory of its own and its own place in the queue for the turn, but no background
-//! and no session: what it reads is pinned in the host's. All rules about files are those of any
-//! engine; only here a group commit is a *step*.
+//! `transaction`), memory of its own and its own place in the queue for the writer lock, but no
+//! background and no session: what it reads is pinned in the host's. All rules about files are
+//! those of any engine; only here a group commit is a *step*.
 //!
 //! ```text
-//!         first operation          first change: the turn, SQLite's write lock
+//!         first operation          first change: the writer lock, SQLite's write lock
 //!  idle ──────────────────▶ reading ─────────────────────────▶ writing ──commit──▶ idle
 //!                             │ the snapshot is old, and what         │
 //!                             │ was read has changed: conflict        └─roll_back─▶ idle
@@ -17,21 +17,21 @@
 //! ```
 //!
 //! # Invariants
-//! * `PRIVATE-1` Between its first change and its end a transaction has the turn and the catalog's
-//!   write lock: nobody else commits, so what it saw is the present when it commits.
+//! * `PRIVATE-1` Between its first change and its end a transaction has the writer lock and the
+//!   catalog's write lock: nobody else commits, so what it saw is the present when it commits.
 //! * `PRIVATE-2` What a transaction wrote to segments is flushed before its COMMIT (`COMMIT-2`).
 //! * `PRIVATE-3` Nothing that a transaction rolled back is left in memory: nodes, names, stores,
-//!   promises, the free set and inode numbers are read anew.
+//!   reservations, the free set and inode numbers are read anew.
 //! * `PRIVATE-4` A private engine reclaims nothing and applies no patch: what it sees is not
 //!   committed.
 //! * `PRIVATE-5` A transaction that continues on a newer snapshot than it began with has read
 //!   nothing that differs in it.
 //!
 //! # Concurrency
-//! One operation at a time: the caller sees to that. Lock order: `Writers`, then the turn; `state`
-//! before everything of the host. Who begins with the turn waits in `Writers` before it chooses its
-//! engine, and the engine is given back before the next one is called: so that one gets the engine
-//! that knows the present already.
+//! One operation at a time: the caller sees to that. Lock order: `Writers`, then the writer lock;
+//! `state` before everything of the host. Who begins with the writer lock waits in `Writers` before
+//! it chooses its engine, and the engine is given back before the next one is called: so that one
+//! gets the engine that knows the present already.
 //!
 //! # Recovery
 //! SQLite's: a transaction that was not committed is not there. Blocks that it wrote are named by
@@ -45,8 +45,8 @@ pub use ending::{Ended, Staging, WriterTicket};
 
 use crate::commit::group::Group;
 use crate::engine::{Engine, NO_SCHEMA, Private, lock};
-use crate::session::writer_lock::Turn;
-use crate::space::Room;
+use crate::session::writer_lock::WriterLock;
+use crate::space::FreeSpace;
 use crate::txn::{Savepoint, Stage, State};
 use crate::view::node::Content;
 use crate::{Error, ErrorKind, Result};
@@ -111,21 +111,23 @@ impl Engine {
         let catalog_options = host.session.options.for_catalog();
         let catalog =
             Catalog::open_private_in(&host.session.directory, &catalog_options, is_shell)?;
-        catalog.promise_to_tell(); // FOREIGN-2
+        catalog.announce_changes(); // FOREIGN-2
         let nudged = Arc::clone(host);
-        let nudge = Box::new(move || match nudged.turn.is_held() {
+        let nudge = Box::new(move || match nudged.writer_lock.is_held() {
             true => nudged.hand_over(),
             false => Ok(()),
         });
-        let turn = host.turn.open_beside(&host.session.directory, nudge)?;
-        Ok(Engine::assemble_private(host, catalog, turn))
+        let writer_lock = host
+            .writer_lock
+            .open_beside(&host.session.directory, nudge)?;
+        Ok(Engine::assemble_private(host, catalog, writer_lock))
     }
 
     /// An engine of these parts beside `host`.
     pub(crate) fn assemble_private(
         host: &Arc<Engine>,
         catalog: Catalog,
-        turn: Turn,
+        writer_lock: WriterLock,
     ) -> Arc<Engine> {
         let private = Private {
             host: Arc::clone(host),
@@ -134,7 +136,7 @@ impl Engine {
             logged_blocks: AtomicU64::new(0),
         };
         let session = Arc::clone(&host.session);
-        let of = (turn, host.known_seq());
+        let of = (writer_lock, host.known_seq());
         Arc::new(Engine::assemble(session, catalog, of, Some(private)))
     }
 
@@ -165,8 +167,8 @@ impl Engine {
             .inspect_err(|_| self.forget_stage(private, &mut state))
     }
 
-    /// Takes the turn and the write lock now, so that no conflict can follow.
-    pub fn take_turn(&self) -> Result<()> {
+    /// Takes the writer lock and the write lock now, so that no conflict can follow.
+    pub fn lock_writer(&self) -> Result<()> {
         self.edit().map(drop)
     }
 
@@ -233,15 +235,15 @@ impl Engine {
         Ok(())
     }
 
-    /// Begins to use the turn, and waits for other sessions without the snapshot.
-    pub(crate) fn begin_turn(&self) -> Result<()> {
+    /// Begins to use the writer lock, and waits for other sessions without the snapshot.
+    pub(crate) fn begin_writing(&self) -> Result<()> {
         if let Some(private) = &self.private {
-            if self.turn.try_begin(|| self.refresh_with_turn())? {
+            if self.writer_lock.try_begin(|| self.refresh_locked())? {
                 return Ok(());
             }
             self.leave_snapshot(&mut lock(&private.state))?;
         }
-        self.turn.begin(|| self.refresh_with_turn())
+        self.writer_lock.begin(|| self.refresh_locked())
     }
 
     /// Gives the place back, unless the transaction has changed something.
@@ -251,7 +253,7 @@ impl Engine {
         if state.stage != Stage::Writing && std::mem::take(&mut state.is_writer) {
             private.host.session.writers.leave();
         }
-        // The turn was not to be had: it goes on reading, if nothing differs.
+        // The writer lock was not to be had: it goes on reading, if nothing differs.
         if state.left.is_some()
             && let Err(error) = self.renew(private, &mut state, Stage::Reading)
         {
@@ -261,7 +263,7 @@ impl Engine {
         }
     }
 
-    /// Runs when a transaction has just got the turn: its snapshot must be the present
+    /// Runs when a transaction has just got the writer lock: its snapshot must be the present
     /// (`PRIVATE-1`).
     pub(crate) fn begin_to_write(&self, private: &Private) -> Result<()> {
         let mut state = lock(&private.state);
@@ -366,8 +368,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Takes the turn; then a file without a name that the session made, and has open, may get its
-    /// first one in the transaction. [`ErrorKind::NotFound`] when it is no such file.
+    /// Takes the writer lock; then a file without a name that the session made, and has open, may
+    /// get its first one in the transaction. [`ErrorKind::NotFound`] when it is no such file.
     pub fn expect_name(&self, store: StoreId, ino: Ino) -> Result<()> {
         let _edit = self.edit()?;
         let held = self.catalog.holders()?;
@@ -383,21 +385,21 @@ impl Engine {
         Ok(())
     }
 
-    /// How long the transaction has had the turn; `None` without it.
-    pub fn turn_held_for(&self) -> Option<Duration> {
+    /// How long the transaction has had the writer lock; `None` without it.
+    pub fn writer_lock_held_for(&self) -> Option<Duration> {
         let private = self.private.as_ref()?;
         let since = lock(&private.state).held_since;
         since.map(|since| since.elapsed())
     }
 
-    /// Whether somebody else waits for the turn that the transaction has. A few µs.
-    pub fn is_turn_wanted(&self) -> bool {
+    /// Whether somebody else waits for the writer lock that the transaction has. A few µs.
+    pub fn is_writer_lock_wanted(&self) -> bool {
         let private = self.private.as_ref();
         private.is_some_and(|private| private.host.session.writers.has_waiters())
-            || self.turn.is_wanted()
+            || self.writer_lock.is_wanted()
     }
 
-    /// Whether the transaction has changed something, or has the turn in order to.
+    /// Whether the transaction has changed something, or has the writer lock in order to.
     pub fn is_writing(&self) -> bool {
         let private = self.private.as_ref();
         private.is_some_and(|private| lock(&private.state).stage == Stage::Writing)
@@ -471,7 +473,7 @@ impl Engine {
     fn commit_changes(&self, private: &Private) -> Result<Option<u64>> {
         self.check_running()?;
         private.host.check_running()?;
-        debug_assert!(self.turn.is_held(), "PRIVATE-1");
+        debug_assert!(self.writer_lock.is_held(), "PRIVATE-1");
         self.place_unsettled()?;
         self.commit_now()?;
         debug_assert!(lock(&self.group).is_empty(), "COMMIT-1");
@@ -526,13 +528,13 @@ impl Engine {
         }
         lock(&private.written).clear();
         private.logged_blocks.store(0, Ordering::Relaxed);
-        self.give_turn_back();
-        if self.turn.is_held() {
+        self.unlock_writer();
+        if self.writer_lock.is_held() {
             // Nothing would give it back: an idle engine would keep everybody waiting.
             self.stop(
                 "a transaction has ended with something of it in memory, which is a defect".into(),
             );
-            debug_assert!(false, "TURN-1");
+            debug_assert!(false, "WRITER-1");
         }
         if let Some(pin) = state.pin.take() {
             private.host.session.readers.give_back(pin);
@@ -574,7 +576,7 @@ impl Engine {
         self.kept_bytes.store(0, Ordering::SeqCst);
         lock(&self.unsettled).clear();
         lock(&self.next_inos).clear();
-        *self.lock_room() = Room::default();
+        *self.free_space() = FreeSpace::default();
         self.forget_shares();
         self.schema_version.store(NO_SCHEMA, Ordering::SeqCst);
         self.catalog.forget_stores();

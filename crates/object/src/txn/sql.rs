@@ -21,8 +21,9 @@ impl Engine {
     }
 
     /// Runs a statement in the transaction: it sees what the transaction has done to files, and
-    /// they see what it does. A writing one takes the turn before. `files` answers its functions.
-    /// Returns how many rows INSERT, UPDATE and DELETE changed, and whether `on_row` broke.
+    /// they see what it does. A writing one takes the writer lock before. `files` answers its
+    /// functions. Returns how many rows INSERT, UPDATE and DELETE changed, and whether `on_row`
+    /// broke.
     pub fn run_in_transaction(
         &self,
         sql: &str,
@@ -33,7 +34,7 @@ impl Engine {
     ) -> Result<(u64, ControlFlow<()>)> {
         self.snapshot()?;
         if statement.writes() {
-            self.take_turn()?;
+            self.lock_writer()?;
         }
         self.flush_to_catalog()?;
         self.note_rows_read();
@@ -69,7 +70,7 @@ impl Engine {
         parameters: &[SqlValue],
         files: Arc<dyn SqlFiles>,
     ) -> Result<Vec<(StoreId, Ino, Name)>> {
-        self.take_turn()?;
+        self.lock_writer()?;
         self.flush_to_catalog()?;
         let taken = self
             .catalog

@@ -78,11 +78,11 @@ impl Engine {
         if self.private.is_some() || self.is_readonly() {
             return Ok(());
         }
-        // Who has the turn has looked when it got it, and no other session has committed since
-        // (TURN-1).
+        // Who has the writer lock has looked when it got it, and no other session has committed
+        // since (WRITER-1).
         let generation = self.catalog.generation();
         let has_moved = generation != Some(self.foreign.generation.load(Ordering::SeqCst));
-        match has_moved && !self.turn.is_held() {
+        match has_moved && !self.writer_lock.is_held() {
             true => self.catch_up(),
             false => Ok(()),
         }
@@ -103,8 +103,8 @@ impl Engine {
             let before = lock(&self.foreign.mark).clone();
             let look = (self.catalog).look_at_changes(before.as_ref(), LOOK_ROWS_MAX)?;
             let seq = look.seq;
-            // Our own commits are not foreign, so a newer number is another session's; the turn
-            // was theirs, so nothing here is uncommitted (TURN-1).
+            // Our own commits are not foreign, so a newer number is another session's; the writer
+            // lock was theirs, so nothing here is uncommitted (WRITER-1).
             let has_new_content = seq > self.known_seq();
             if has_new_content {
                 self.open_segments()?;
@@ -135,7 +135,7 @@ impl Engine {
             if has_new_content {
                 // Only now: the pin follows this number (SESSION-3).
                 self.known_seq.store(seq.0, Ordering::SeqCst);
-                if self.lock_room().is_loaded() {
+                if self.free_space().is_loaded() {
                     // It may have left something to reclaim that only waited for this pin.
                     self.may_have_orphans.store(true, Ordering::SeqCst);
                 }

@@ -17,7 +17,7 @@
 //!   map, then hole.
 //! * `NODE-2` While `frozen` is set nobody but the commit edits the map.
 //! * `NODE-3` A node with uncommitted changes is on the dirty list of the open group.
-//! * `NODE-4` Nothing changes a node without the turn (see `writer_lock`).
+//! * `NODE-4` Nothing changes a node without the writer lock (see `writer_lock`).
 //!
 //! Lock order: see the crate's header. At most one node is locked at a time.
 
@@ -132,8 +132,8 @@ pub(crate) struct Content {
     pub inline_dirty: bool,
     pub gather: Gather,
     pub frozen: Option<Arc<Gather>>,
-    /// The promise of space for the gather.
-    pub promise: Option<Reservation>,
+    /// The reservation for the gather.
+    pub reservation: Option<Reservation>,
     /// Final length as announced, bytes; 0 if unknown.
     pub expected_bytes: u64,
     /// Clean copies of the mapped blocks, while the object may still be placed whole (`WHOLE-1`).
@@ -179,8 +179,8 @@ impl Content {
 
 impl Drop for Content {
     fn drop(&mut self) {
-        // Only an engine that stopped leaves promises behind, and its books end with it.
-        std::mem::forget(self.promise.take());
+        // Only an engine that stopped leaves reservations behind, and its books end with it.
+        std::mem::forget(self.reservation.take());
     }
 }
 

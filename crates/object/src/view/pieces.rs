@@ -21,7 +21,7 @@
 //! * `PIECE-4` Bytes of a base block behind the end of its piece are zero, in the gather and on the
 //!   device (this is `GATHER-2` for the end of each piece), so that a piece can grow over them.
 //! * `PIECE-5` Every committed change of the list has another `changed_seq` in the root. Who reads
-//!   without the turn compares it to learn whether what was put together is of one moment.
+//!   without the writer lock compares it to learn whether what was put together is of one moment.
 //!
 //! # The tree
 //! A counted B+-tree of [`PiecePage`]s; page 0 is the root and keeps its number. Everything but
@@ -263,7 +263,7 @@ impl Pieces {
         let len = self.len_bytes();
         let more = size - len;
         let fresh = self.base_blocks() * BLOCK_BYTES;
-        let (tail, room) = match self.ending_at(len) {
+        let (tail, free) = match self.ending_at(len) {
             None => (fresh, 0),
             Some((_, last)) => {
                 let tail = last.first_block * BLOCK_BYTES + last.len_bytes;
@@ -279,7 +279,7 @@ impl Pieces {
                 )
             }
         };
-        let parts = [(tail, room), (fresh, more - room)];
+        let parts = [(tail, free), (fresh, more - free)];
         let ranges = parts.into_iter().filter(|part| part.1 > 0);
         ranges
             .map(|(offset, len_bytes)| BaseRange {

@@ -59,7 +59,7 @@ impl Pool {
             while taken_bytes < bytes
                 && let Some(buffer) = warm.pop()
             {
-                taken_bytes += buffer.room_bytes();
+                taken_bytes += buffer.capacity_bytes();
                 taken.push(buffer);
             }
         }
@@ -88,7 +88,7 @@ fn cool(mut buffers: Vec<PageBuf>) {
     buffers.iter_mut().for_each(PageBuf::release);
     let mut pool = self::pool();
     for buffer in buffers {
-        pool.cold[class_of(buffer.room_bytes())].push(buffer);
+        pool.cold[class_of(buffer.capacity_bytes())].push(buffer);
     }
 }
 
@@ -130,7 +130,7 @@ pub(crate) fn take(len_bytes: usize) -> PageBuf {
     cool(excess);
     let buffer = buffer.unwrap_or_default();
     debug_assert!(
-        buffer.is_empty() && buffer.room_bytes() >= len_bytes,
+        buffer.is_empty() && buffer.capacity_bytes() >= len_bytes,
         "POOL-1"
     );
     buffer
@@ -138,11 +138,11 @@ pub(crate) fn take(len_bytes: usize) -> PageBuf {
 
 /// Gives a buffer back.
 pub(crate) fn give(mut buffer: PageBuf) {
-    if buffer.room_bytes() == 0 {
+    if buffer.capacity_bytes() == 0 {
         return;
     }
     buffer.resize(0);
-    let bytes = buffer.room_bytes();
+    let bytes = buffer.capacity_bytes();
     let excess = {
         let mut pool = self::pool();
         pool.used_bytes -= bytes;
@@ -207,13 +207,13 @@ mod tests {
         allow(bound as u64);
         for len_bytes in [1, 4096, 4097, 16 << 10, 32 << 10] {
             let mut buffer = take(len_bytes);
-            assert!(buffer.room_bytes() >= len_bytes, "POOL-1");
+            assert!(buffer.capacity_bytes() >= len_bytes, "POOL-1");
             buffer.resize(len_bytes);
             buffer.fill(7);
             give(buffer);
             let again = take(len_bytes);
             assert!(
-                again.is_empty() && again.room_bytes() >= len_bytes,
+                again.is_empty() && again.capacity_bytes() >= len_bytes,
                 "POOL-1"
             );
             give(again);
@@ -224,7 +224,7 @@ mod tests {
         many.into_iter().for_each(give);
         let warm_bytes = || {
             let pool = pool();
-            let each = pool.warm.iter().flatten().map(PageBuf::room_bytes);
+            let each = pool.warm.iter().flatten().map(PageBuf::capacity_bytes);
             assert_eq!(each.sum::<usize>(), pool.bytes, "POOL-2");
             pool.bytes
         };

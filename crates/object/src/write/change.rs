@@ -13,7 +13,7 @@
 //!
 //! # Invariants
 //! * `GUARD-4` A change of content that fails, or is refused, leaves length, times, dirty blocks,
-//!   promises, pieces, map, holders and the open group as they were. *Guard*: what fails comes
+//!   reservations, pieces, map, holders and the open group as they were. *Guard*: what fails comes
 //!   before what changes, and [`ContentGuard`] takes back what it notes; a test fails every step of
 //!   every operation with several errors.
 
@@ -37,10 +37,10 @@ pub(crate) struct ContentGuard<'e> {
     node: &'e Arc<Node>,
     before: Before,
     is_over: bool,
-    // Dropped in this order: the turn last.
+    // Dropped in this order: the writer lock last.
     pub state: MutexGuard<'e, NodeState>,
     _gate: RwLockReadGuard<'e, ()>,
-    pub promise: Promise<'e>,
+    pub reservation: HeldReservation<'e>,
     _edit: Edit<'e>,
 }
 
@@ -67,18 +67,18 @@ pub(crate) enum Wait {
 }
 
 impl Engine {
-    /// Begins a change of content that makes at most `blocks` blocks dirty; waits for the turn. The
-    /// content is loaded.
+    /// Begins a change of content that makes at most `blocks` blocks dirty; waits for the writer
+    /// lock. The content is loaded.
     pub(crate) fn content_guard<'e>(
         &'e self,
         node: &'e Arc<Node>,
         (blocks, purpose): (u64, Purpose),
         wait: Wait,
     ) -> Result<ContentGuard<'e>> {
-        step("take the turn")?;
+        step("take the writer lock")?;
         let edit = self.edit()?;
-        step("take a promise of space")?;
-        let promise = self.promise(&edit, blocks, purpose)?;
+        step("reserve space")?;
+        let reservation = self.reservation(&edit, blocks, purpose)?;
         let gate = self.enter_gate();
         step("lock the file")?;
         let mut state = match wait {
@@ -105,7 +105,7 @@ impl Engine {
             is_over: false,
             state,
             _gate: gate,
-            promise,
+            reservation,
             _edit: edit,
         })
     }
@@ -157,7 +157,7 @@ impl ContentGuard<'_> {
     pub fn put_noted(&mut self, block: u64, bytes: &[u8; BLOCK]) {
         self.note_block(block);
         let state = &mut *self.state;
-        (self.engine).gather(self.node, state, &mut self.promise, |gather| {
+        (self.engine).gather(self.node, state, &mut self.reservation, |gather| {
             gather.put(block, bytes);
         });
     }
@@ -175,7 +175,7 @@ impl ContentGuard<'_> {
             self.before.inline = Some((inline.clone(), content.inline_dirty));
             self.note_block(0);
             let state = &mut *self.state;
-            (self.engine).leave_inline(self.node, state, &mut self.promise);
+            (self.engine).leave_inline(self.node, state, &mut self.reservation);
         }
     }
 
@@ -198,9 +198,9 @@ impl ContentGuard<'_> {
         let fewer = blocks - gather.block_count();
         let freed = memory - gather.memory_bytes();
         self.engine.dirty_bytes.fetch_sub(freed, Ordering::Relaxed);
-        if let Some(promise) = state.content.promise.as_mut().filter(|_| fewer > 0) {
-            let part = promise.split(fewer);
-            self.engine.lock_room().space.forfeit(part);
+        if let Some(reservation) = state.content.reservation.as_mut().filter(|_| fewer > 0) {
+            let part = reservation.split(fewer);
+            self.engine.free_space().space.forfeit(part);
         }
         if let Some((inline, is_dirty)) = before.inline.take() {
             state.content.inline = Some(inline);
@@ -233,14 +233,14 @@ impl Drop for ContentGuard<'_> {
     }
 }
 
-/// A promise that gives itself back.
-pub(crate) struct Promise<'e> {
+/// A reservation that gives itself back.
+pub(crate) struct HeldReservation<'e> {
     pub(super) engine: &'e Engine,
     pub(super) reservation: Option<Reservation>,
 }
 
-impl Promise<'_> {
-    /// Moves `blocks` of the promise to `to`.
+impl HeldReservation<'_> {
+    /// Moves `blocks` of the reservation to `to`.
     pub(crate) fn give(&mut self, blocks: u64, to: &mut Option<Reservation>) {
         if let Some(mine) = self.reservation.as_mut().filter(|_| blocks > 0) {
             let part = mine.split(blocks);
@@ -252,10 +252,10 @@ impl Promise<'_> {
     }
 }
 
-impl Drop for Promise<'_> {
+impl Drop for HeldReservation<'_> {
     fn drop(&mut self) {
         if let Some(reservation) = self.reservation.take() {
-            self.engine.lock_room().space.forfeit(reservation);
+            self.engine.free_space().space.forfeit(reservation);
         }
     }
 }

@@ -114,11 +114,11 @@ impl Engine {
             is_rewrite = !is_whole && self.gather_kept(content);
             keeps = is_open
                 && (is_whole || is_rewrite)
-                && self.promise_to_keep(content.gather.memory_bytes());
+                && self.reserve_memory(content.gather.memory_bytes());
             content.was_synced = is_synced;
             content.is_provisional = false;
         } else if in_memory.max(expected_blocks) > self.whole_blocks_max()
-            || !self.promise_to_keep(content.gather.memory_bytes())
+            || !self.reserve_memory(content.gather.memory_bytes())
         {
             // Too long for memory: what is provisional becomes the beginning of the stream.
             is_rewrite = self.gather_kept(content);
@@ -153,7 +153,7 @@ impl Engine {
 
     /// Counts `bytes` of memory more as kept if the bound allows it (`WHOLE-2`). Only the freeze
     /// asks.
-    fn promise_to_keep(&self, bytes: u64) -> bool {
+    fn reserve_memory(&self, bytes: u64) -> bool {
         let fits =
             self.kept_bytes.load(Ordering::Relaxed) + bytes <= self.session.dirty_bytes_max / 2;
         if fits {
@@ -169,7 +169,7 @@ impl Engine {
             return false;
         }
         let extra = self
-            .lock_room()
+            .free_space()
             .space
             .reserve(content.kept.block_count(), Purpose::Privileged);
         let Ok(extra) = extra else {
@@ -185,10 +185,10 @@ impl Engine {
         self.dirty_bytes
             .fetch_add(all.memory_bytes(), Ordering::Relaxed);
         self.kept_bytes.fetch_sub(kept_bytes, Ordering::Relaxed);
-        // The promise of blocks that are in both is given back with the rest of it.
-        match content.promise.as_mut() {
-            Some(promise) => promise.merge(extra),
-            None => content.promise = Some(extra),
+        // The reservation of blocks that are in both is given back with the rest of it.
+        match content.reservation.as_mut() {
+            Some(reservation) => reservation.merge(extra),
+            None => content.reservation = Some(extra),
         }
         content.gather = all;
         true
@@ -203,15 +203,15 @@ impl Engine {
         content.was_synced = false;
     }
 
-    /// Takes flushed blocks, promised to be kept, as kept ones; `WHOLE-1` holds again.
+    /// Takes flushed blocks, reserved to be kept, as kept ones; `WHOLE-1` holds again.
     pub(crate) fn keep(&self, node: &Arc<Node>, state: &mut NodeState, flushed: Arc<Gather>) {
-        let (promised, before) = (flushed.memory_bytes(), state.content.kept.memory_bytes());
+        let (reserved, before) = (flushed.memory_bytes(), state.content.kept.memory_bytes());
         if !state.is_deleted {
             // Nobody else looks at them any more: readers copy under the node's lock.
             let flushed = Arc::into_inner(flushed).unwrap_or_default();
             state.content.kept.absorb(flushed);
         }
-        let twice = before + promised - state.content.kept.memory_bytes();
+        let twice = before + reserved - state.content.kept.memory_bytes();
         self.kept_bytes.fetch_sub(twice, Ordering::Relaxed);
         debug_assert!(
             self.kept_bytes.load(Ordering::Relaxed) <= self.session.dirty_bytes_max / 2,
@@ -242,7 +242,7 @@ impl Engine {
         !lock(&self.unsettled).is_empty()
     }
 
-    /// Puts the unsettled into the open group. The caller is a user of the turn, or alone.
+    /// Puts the unsettled into the open group. The caller is a user of the writer lock, or alone.
     pub(crate) fn place_unsettled(&self) -> Result<()> {
         let nodes = std::mem::take(&mut *lock(&self.unsettled));
         if nodes.is_empty() {

@@ -1,7 +1,7 @@
 //! Changes of content: into the gather, or as edits of the extent map. No device is written here.
 //!
 //! # Invariants
-//! * `EDIT-1` Every dirty block is covered by a promise of space, taken before the change: a write
+//! * `EDIT-1` Every dirty block is covered by a reservation, taken before the change: a write
 //!   that was accepted never meets a full device later.
 //! * `EDIT-2` Extents that an edit drops are quarantined and retired by the group of that edit.
 //! * `EDIT-3` A change of content takes the file's capability (`security.capability`) with it:
@@ -10,7 +10,7 @@
 use crate::engine::{Edit, Engine, lock};
 use crate::view::node::{Node, NodeState, require_alive, stream_of};
 use crate::write::RowEdit;
-use crate::write::change::{ContentGuard, Promise, Wait};
+use crate::write::change::{ContentGuard, HeldReservation, Wait};
 use crate::write::gather::Gather;
 use crate::write::guard::step;
 use crate::{Error, ErrorKind, Result};
@@ -47,15 +47,15 @@ pub(crate) struct Shrinking {
 }
 
 impl Engine {
-    /// A promise of `blocks` blocks for a change that follows.
-    pub(crate) fn promise(
+    /// A reservation of `blocks` blocks for a change that follows.
+    pub(crate) fn reservation(
         &self,
         _edit: &Edit<'_>,
         blocks: u64,
         purpose: Purpose,
-    ) -> Result<Promise<'_>> {
+    ) -> Result<HeldReservation<'_>> {
         let reservation = self.reserve(blocks, purpose)?;
-        Ok(Promise {
+        Ok(HeldReservation {
             engine: self,
             reservation: Some(reservation),
         })
@@ -80,7 +80,7 @@ impl Engine {
         step("claim memory")?;
         let _memory = self.claim_memory(data.len() as u64)?;
         step("look at the host")?;
-        self.require_host_room()?;
+        self.require_host_space()?;
         let blocks = blocks_touched(asked, data.len() as u64);
         let mut change = self.content_guard(node, (blocks, Purpose::Ordinary), Wait::No)?;
         let size = change.state.row.size_bytes;
@@ -138,18 +138,18 @@ impl Engine {
         mut fill: impl FnMut(u64, &mut [u8]),
     ) {
         let state = &mut *change.state;
-        self.leave_inline(node, state, &mut change.promise);
-        self.gather(node, state, &mut change.promise, |gather| {
+        self.leave_inline(node, state, &mut change.reservation);
+        self.gather(node, state, &mut change.reservation, |gather| {
             gather.write(offset, data, &mut fill);
         });
     }
 
-    /// Runs `change` on the gather, and moves the promise for what became dirty (`EDIT-1`).
+    /// Runs `change` on the gather, and moves the reservation for what became dirty (`EDIT-1`).
     pub(crate) fn gather(
         &self,
         node: &Arc<Node>,
         state: &mut NodeState,
-        promise: &mut Promise<'_>,
+        reservation: &mut HeldReservation<'_>,
         change: impl FnOnce(&mut Gather),
     ) {
         let gather = &mut state.content.gather;
@@ -158,7 +158,7 @@ impl Engine {
         let added = gather.block_count() - before;
         self.dirty_bytes
             .fetch_add(gather.memory_bytes() - memory_before, Ordering::Relaxed);
-        promise.give(added, &mut state.content.promise);
+        reservation.give(added, &mut state.content.reservation);
         if added > 0 {
             self.mark_dirty(node, state);
         }
@@ -169,7 +169,7 @@ impl Engine {
         &self,
         node: &Arc<Node>,
         state: &mut NodeState,
-        promise: &mut Promise<'_>,
+        reservation: &mut HeldReservation<'_>,
     ) {
         let Some(inline) = state.content.inline.take() else {
             return;
@@ -177,7 +177,7 @@ impl Engine {
         state.content.inline_dirty = false;
         let mut block = [0; BLOCK];
         block[..inline.len()].copy_from_slice(&inline);
-        self.gather(node, state, promise, |gather| gather.put(0, &block));
+        self.gather(node, state, reservation, |gather| gather.put(0, &block));
     }
 
     /// Sets the logical length.
@@ -197,8 +197,8 @@ impl Engine {
         }
         // The last block stays, with zeros behind the end.
         let tail_blocks = u64::from(!size_bytes.is_multiple_of(BLOCK_BYTES));
-        let promised = (tail_blocks, Purpose::Privileged);
-        let mut change = self.content_guard(node, promised, Wait::UntilThawed)?;
+        let reserved = (tail_blocks, Purpose::Privileged);
+        let mut change = self.content_guard(node, reserved, Wait::UntilThawed)?;
         if change.state.content.pieces.is_some() {
             drop(change);
             return self.truncate_pieces(node, size_bytes, with);
@@ -207,7 +207,7 @@ impl Engine {
         if size_bytes < change.state.row.size_bytes {
             let shrinking = self.plan_shrink(node, &mut change.state, size_bytes)?;
             let state = &mut *change.state;
-            self.shrink(node, state, &mut change.promise, &shrinking);
+            self.shrink(node, state, &mut change.reservation, &shrinking);
         }
         Ok(change.commit_with(size_bytes, with))
     }
@@ -233,7 +233,7 @@ impl Engine {
         &self,
         node: &Arc<Node>,
         state: &mut NodeState,
-        promise: &mut Promise<'_>,
+        reservation: &mut HeldReservation<'_>,
         shrinking: &Shrinking,
     ) {
         let size = shrinking.size_bytes;
@@ -243,7 +243,7 @@ impl Engine {
             inline.truncate(size as usize);
             state.content.inline_dirty = true;
         }
-        self.zero_edge(node, state, promise, &shrinking.tail);
+        self.zero_edge(node, state, reservation, &shrinking.tail);
         let keep = size.div_ceil(BLOCK_BYTES);
         self.discard(state, keep, u64::MAX);
         let removed = state.content.unmap_loaded_from(keep);
@@ -278,7 +278,7 @@ impl Engine {
         &self,
         node: &Arc<Node>,
         state: &mut NodeState,
-        promise: &mut Promise<'_>,
+        reservation: &mut HeldReservation<'_>,
         edge: &Edge,
     ) {
         if edge.from == edge.to
@@ -287,7 +287,9 @@ impl Engine {
             return;
         }
         if let Some(bytes) = &edge.bytes {
-            self.gather(node, state, promise, |gather| gather.put(edge.block, bytes));
+            self.gather(node, state, reservation, |gather| {
+                gather.put(edge.block, bytes)
+            });
         }
     }
 
@@ -309,8 +311,8 @@ impl Engine {
             .checked_add(len_bytes)
             .filter(|&end| end <= FILE_BYTES_MAX)
             .ok_or_else(too_large)?;
-        let promised = (3, Purpose::Privileged);
-        let mut change = self.content_guard(node, promised, Wait::UntilThawed)?;
+        let reserved = (3, Purpose::Privileged);
+        let mut change = self.content_guard(node, reserved, Wait::UntilThawed)?;
         if change.state.content.pieces.is_some() {
             drop(change);
             return self.zero_pieces(node, offset, end, keep_size);
@@ -322,8 +324,8 @@ impl Engine {
         let range = (offset, stop, stop == size);
         let zeroing = self.plan_zero(node, &mut change.state, range)?;
         let state = &mut *change.state;
-        self.leave_inline(node, state, &mut change.promise);
-        self.zero_base(node, state, &mut change.promise, zeroing.as_slice());
+        self.leave_inline(node, state, &mut change.reservation);
+        self.zero_base(node, state, &mut change.reservation, zeroing.as_slice());
         change.commit(grown);
         Ok(())
     }
@@ -367,12 +369,12 @@ impl Engine {
         &self,
         node: &Arc<Node>,
         state: &mut NodeState,
-        promise: &mut Promise<'_>,
+        reservation: &mut HeldReservation<'_>,
         ranges: &[Zeroing],
     ) {
         for zeroing in ranges {
             for edge in &zeroing.edges {
-                self.zero_edge(node, state, promise, edge);
+                self.zero_edge(node, state, reservation, edge);
             }
             if zeroing.first_whole < zeroing.last_whole {
                 let from = zeroing.first_whole / BLOCK_BYTES;
@@ -386,7 +388,7 @@ impl Engine {
 
     /// Checks that `offset..offset + len` could be written now, and takes it as a size hint; grows
     /// the object unless `keep_size`. Content is written to new places always, so nothing stronger
-    /// can be promised for longer.
+    /// can be reserved for longer.
     pub fn allocate(
         &self,
         node: &Arc<Node>,
@@ -398,8 +400,8 @@ impl Engine {
             .checked_add(len_bytes)
             .filter(|&end| end <= FILE_BYTES_MAX)
             .ok_or_else(too_large)?;
-        let promised = (len_bytes.div_ceil(BLOCK_BYTES), Purpose::Ordinary);
-        let mut change = self.content_guard(node, promised, Wait::No)?;
+        let reserved = (len_bytes.div_ceil(BLOCK_BYTES), Purpose::Ordinary);
+        let mut change = self.content_guard(node, reserved, Wait::No)?;
         let size = change.state.row.size_bytes;
         let grown = if keep_size { size } else { size.max(end) };
         change.ask(grown)?;
@@ -444,7 +446,7 @@ impl Engine {
             if may_write && state.writer_count == 0 {
                 state.content.expected_bytes = 0;
                 self.settle_later(node, &mut state);
-                self.lock_room().space.end_stream(stream_of(node));
+                self.free_space().space.end_stream(stream_of(node));
             }
             if state.open_count > 0 {
                 return Ok(());
@@ -470,7 +472,7 @@ impl Engine {
         self.mark_dirty(node, state);
     }
 
-    /// Forgets dirty blocks `from..to` and their promise.
+    /// Forgets dirty blocks `from..to` and their reservation.
     pub(crate) fn discard(&self, state: &mut NodeState, from: u64, to: u64) {
         let content = &mut state.content;
         let (_, freed_bytes) = content.kept.discard(from, to);
@@ -478,9 +480,9 @@ impl Engine {
         content.is_provisional &= !content.kept.is_empty();
         let (gone, freed_bytes) = content.gather.discard(from, to);
         self.dirty_bytes.fetch_sub(freed_bytes, Ordering::Relaxed);
-        if let Some(promise) = state.content.promise.as_mut().filter(|_| gone > 0) {
-            let part = promise.split(gone);
-            self.lock_room().space.forfeit(part);
+        if let Some(reservation) = state.content.reservation.as_mut().filter(|_| gone > 0) {
+            let part = reservation.split(gone);
+            self.free_space().space.forfeit(part);
         }
     }
 
@@ -491,9 +493,9 @@ impl Engine {
         state.row.block_count -= blocks;
         let mut group = lock(&self.group);
         group.retired_bytes += blocks * BLOCK_BYTES;
-        let mut room = self.lock_room();
+        let mut free = self.free_space();
         for extent in extents {
-            self.quarantine_unshared(&mut room, extent);
+            self.quarantine_unshared(&mut free, extent);
             group.retired.push((extent, node.store, node.ino));
         }
     }
@@ -530,7 +532,7 @@ impl Engine {
     /// Puts a node on the dirty list of the open group (`NODE-3`). Inside the gate only.
     pub(crate) fn mark_dirty(&self, node: &Arc<Node>, state: &mut NodeState) {
         debug_assert!(
-            self.turn.is_held() || self.check_running().is_err(),
+            self.writer_lock.is_held() || self.check_running().is_err(),
             "NODE-4"
         );
         state.generation = self.open_generation.load(Ordering::SeqCst);

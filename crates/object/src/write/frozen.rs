@@ -35,7 +35,7 @@ pub(crate) struct ContentFlush {
     pub runs: Vec<(u64, u64)>,
     /// Patches that were written in place.
     pub applied: Option<Applied>,
-    pub promise: Option<Reservation>,
+    pub reservation: Option<Reservation>,
     pub fate: Fate,
     /// The object may still be placed whole: the blocks stay in memory (`WHOLE-1`).
     pub keeps: bool,
@@ -54,7 +54,7 @@ impl ContentFlush {
             runs: gather.runs(),
             gather,
             applied: content.applied.take(),
-            promise: content.promise.take(),
+            reservation: content.reservation.take(),
             fate,
             keeps: false,
             is_rewrite: false,
@@ -71,7 +71,7 @@ impl ContentFlush {
 impl Drop for ContentFlush {
     fn drop(&mut self) {
         // Left only when the commit failed; the engine stops and its books end with it.
-        std::mem::forget(self.promise.take());
+        std::mem::forget(self.reservation.take());
     }
 }
 

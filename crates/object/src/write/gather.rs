@@ -42,15 +42,15 @@ struct Chunk {
 
 impl Chunk {
     fn memory_bytes(&self) -> u64 {
-        self.bytes.room_bytes() as u64
+        self.bytes.capacity_bytes() as u64
     }
 
     /// Moves to a buffer in which `len_bytes` have room, if they have none yet.
-    fn make_room(&mut self, len_bytes: usize) {
-        if self.bytes.room_bytes() < len_bytes {
-            let mut roomier = buffers::take(len_bytes);
-            roomier.extend_from_slice(&self.bytes);
-            buffers::give(std::mem::replace(&mut self.bytes, roomier));
+    fn ensure_capacity(&mut self, len_bytes: usize) {
+        if self.bytes.capacity_bytes() < len_bytes {
+            let mut larger = buffers::take(len_bytes);
+            larger.extend_from_slice(&self.bytes);
+            buffers::give(std::mem::replace(&mut self.bytes, larger));
         }
     }
 }
@@ -147,7 +147,7 @@ impl Gather {
         let end = start + data.len();
         let padded = end.next_multiple_of(BLOCK);
         if chunk.bytes.len() == start {
-            chunk.make_room(match start {
+            chunk.ensure_capacity(match start {
                 0 => padded,
                 _ => CHUNK_BLOCKS as usize * BLOCK,
             });
@@ -155,7 +155,7 @@ impl Gather {
             chunk.bytes.resize(padded);
         } else {
             if chunk.bytes.len() < padded {
-                chunk.make_room(padded);
+                chunk.ensure_capacity(padded);
                 chunk.bytes.resize(padded);
             }
             chunk.bytes[start..end].copy_from_slice(data);
@@ -228,7 +228,7 @@ impl Gather {
                     let mine = occupied.get_mut();
                     let memory_before = mine.memory_bytes();
                     if mine.bytes.len() < chunk.bytes.len() {
-                        mine.make_room(chunk.bytes.len());
+                        mine.ensure_capacity(chunk.bytes.len());
                         mine.bytes.resize(chunk.bytes.len());
                     }
                     for at in (0..CHUNK_BLOCKS as usize).filter(|at| chunk.present & (1 << at) != 0)

@@ -37,7 +37,7 @@ use std::sync::{Arc, RwLockReadGuard, RwLockWriteGuard};
 /// Dropped without [`WriteGuard::commit`] it has not happened (`GUARD-2`).
 pub struct WriteGuard<'e> {
     engine: &'e Engine,
-    // Dropped in this order: the turn last.
+    // Dropped in this order: the writer lock last.
     _names: RwLockWriteGuard<'e, ()>,
     _gate: RwLockReadGuard<'e, ()>,
     _edit: Edit<'e>,
@@ -79,19 +79,19 @@ struct NodeBefore {
 }
 
 impl Engine {
-    /// Begins a change; waits for the turn.
+    /// Begins a change; waits for the writer lock.
     pub fn write_guard(&self) -> Result<WriteGuard<'_>> {
         self.begin_write(self.edit()?)
     }
 
-    /// The same for a user of the turn.
+    /// The same for a user of the writer lock.
     pub(crate) fn begin_write<'e>(&'e self, edit: Edit<'e>) -> Result<WriteGuard<'e>> {
         if self.rules.is_full() {
             // Each operation is asked about behind all that wait: that they are few bounds what it
             // costs.
             self.commit_now()?;
         }
-        debug_assert!(self.turn.is_held(), "GUARD-1");
+        debug_assert!(self.writer_lock.is_held(), "GUARD-1");
         let gate = self.enter_gate();
         let names = self.write_names();
         Ok(WriteGuard {

@@ -57,16 +57,17 @@ impl Engine {
     /// The keeper does not know the inode any more. Waits for no other session.
     pub fn let_go(&self, store: StoreId, ino: Ino) {
         lock(&self.nameless.let_go).push((store, ino));
-        if self.turn.is_held()
+        if self.writer_lock.is_held()
             && let Err(error) = self.end_let_go()
         {
             tracing::warn!("letting go of inode {ino} of store {store}: {error}");
         }
     }
 
-    /// Ends what was let go, unless another session has the turn: then the background comes again.
+    /// Ends what was let go, unless another session has the writer lock: then the background comes
+    /// again.
     pub(crate) fn end_let_go(&self) -> Result<()> {
-        if !self.nameless.has_let_go() || !self.turn.try_begin(|| self.refresh_with_turn())? {
+        if !self.nameless.has_let_go() || !self.writer_lock.try_begin(|| self.refresh_locked())? {
             return Ok(());
         }
         let edit = Edit { engine: self };
@@ -149,8 +150,8 @@ impl Engine {
         }
     }
 
-    /// Nobody has the inode open here any more. If it has no name, it goes; the caller has the turn
-    /// and is inside the gate.
+    /// Nobody has the inode open here any more. If it has no name, it goes; the caller has the
+    /// writer lock and is inside the gate.
     pub(crate) fn end_orphan(&self, node: &Arc<Node>, state: &mut NodeState) {
         let is_over = state.open_count == 0 && state.row.nlink == 0;
         if !is_over || state.is_deleted || state.is_parting {

@@ -138,7 +138,7 @@ impl WriteGuard<'_> {
         mut row: InodeRow,
         target: Option<&[u8]>,
     ) -> Result<Arc<Node>> {
-        self.engine().require_host_room()?;
+        self.engine().require_host_space()?;
         let mut next_inos = lock(&self.engine().next_inos);
         let next = match next_inos.get(&store) {
             Some(next) => *next,
@@ -183,7 +183,7 @@ impl WriteGuard<'_> {
     /// Counts one more name of an inode; [`ErrorKind::NotFound`] if it had lost its last one, or
     /// was made never to have one.
     pub fn add_name(&self, node: &Arc<Node>) -> Result<InodeRow> {
-        self.engine().require_host_room()?;
+        self.engine().require_host_space()?;
         let mut state = self.engine().lock_node(node)?;
         self.step("add a name")?;
         self.remember(node, &state);
@@ -335,7 +335,7 @@ impl WriteGuard<'_> {
     /// Sets or removes an extended attribute.
     pub fn set_xattr(&self, node: &Arc<Node>, name: &[u8], value: Option<&[u8]>) -> Result<()> {
         if value.is_some() {
-            self.engine().require_host_room()?;
+            self.engine().require_host_space()?;
         }
         let mut state = self.engine().lock_node(node)?;
         self.engine().load_xattrs(node, &mut state)?;
@@ -362,7 +362,7 @@ impl WriteGuard<'_> {
 
 impl Engine {
     /// Sets a user column, in a commit of its own after everything before it. `check` is asked
-    /// first, in the turn: is there a value?
+    /// first, in the writer lock: is there a value?
     pub fn set_user_column(
         &self,
         store: StoreId,

@@ -106,7 +106,7 @@ impl View {
 }
 
 impl Engine {
-    /// The same for who has the turn: nobody else changes anything.
+    /// The same for who has the writer lock: nobody else changes anything.
     pub(crate) fn require_pieces(
         &self,
         node: &Node,
@@ -119,7 +119,7 @@ impl Engine {
             false => Err(damaged(
                 node.store,
                 node.ino,
-                "it was changed by a session without the turn (NODE-4)",
+                "it was changed by a session without the writer lock (NODE-4)",
             )),
         }
     }
@@ -133,8 +133,8 @@ impl Engine {
     ) -> Result<u64> {
         let mut blocks = blocks_touched(asked, data.len() as u64) + EDGE_BLOCKS;
         loop {
-            let promised = (blocks, Purpose::Ordinary);
-            let mut change = self.content_guard(node, promised, Wait::No)?;
+            let reserved = (blocks, Purpose::Ordinary);
+            let mut change = self.content_guard(node, reserved, Wait::No)?;
             let size = change.state.row.size_bytes;
             let offset = asked.unwrap_or(size);
             let end = offset
@@ -153,14 +153,14 @@ impl Engine {
             let ranges = write_ranges(pieces, offset, end)?;
             let needed = ranges.iter().map(BaseRange::block_count).sum();
             if needed > blocks {
-                // Many pieces: a larger promise, which no lock may wait for.
+                // Many pieces: a larger reservation, which no lock may wait for.
                 blocks = needed;
                 continue;
             }
             let edges = self.read_edges(node, state, &ranges)?;
             self.plan_longer(node, state, grown)?;
             // From here on nothing fails.
-            self.gather(node, state, &mut change.promise, |gather| {
+            self.gather(node, state, &mut change.reservation, |gather| {
                 let mut rest = data;
                 for range in &ranges {
                     let (part, others) = rest.split_at(range.len_bytes as usize);
@@ -235,8 +235,8 @@ impl Engine {
         size_bytes: u64,
         with: Option<&RowEdit<'_>>,
     ) -> Result<InodeRow> {
-        let promised = (EDGE_BLOCKS, Purpose::Privileged);
-        let mut change = self.content_guard(node, promised, Wait::UntilThawed)?;
+        let reserved = (EDGE_BLOCKS, Purpose::Privileged);
+        let mut change = self.content_guard(node, reserved, Wait::UntilThawed)?;
         if change.state.content.pieces.is_none() {
             drop(change);
             return self.truncate_with(node, size_bytes, with);
@@ -262,8 +262,8 @@ impl Engine {
     ) -> Result<()> {
         let mut blocks = EDGE_BLOCKS;
         loop {
-            let promised = (blocks, Purpose::Privileged);
-            let mut change = self.content_guard(node, promised, Wait::UntilThawed)?;
+            let reserved = (blocks, Purpose::Privileged);
+            let mut change = self.content_guard(node, reserved, Wait::UntilThawed)?;
             let size = change.state.row.size_bytes;
             let stop = end.min(size);
             let grown = if keep_size { size } else { size.max(end) };
@@ -290,7 +290,7 @@ impl Engine {
             }
             self.plan_longer(node, state, grown)?;
             // From here on nothing fails.
-            self.zero_base(node, state, &mut change.promise, &zeroing);
+            self.zero_base(node, state, &mut change.reservation, &zeroing);
             self.grow_pieces(node, state, grown);
             change.commit(grown);
             return Ok(());

@@ -3,7 +3,7 @@
 use crate::Result;
 use crate::engine::Engine;
 use crate::view::node::Node;
-use crate::write::change::Promise;
+use crate::write::change::HeldReservation;
 use crate::write::claims::Claim;
 use crate::write::edit::too_large;
 use crate::write::gather::Gather;
@@ -13,13 +13,13 @@ use larder_space::format::limits::{BLOCK_BYTES, FILE_BYTES_MAX};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// New content on its way into an object: copied, and with its promise of space (`EDIT-1`).
+/// New content on its way into an object: copied, and with its reservation (`EDIT-1`).
 pub struct NewContent<'e> {
     size_bytes: u64,
     /// Tiny content is inline.
     inline: Option<Vec<u8>>,
     gather: Gather,
-    promise: Promise<'e>,
+    reservation: HeldReservation<'e>,
     /// Until the gather counts as dirty.
     _memory: Claim<'e>,
 }
@@ -39,12 +39,12 @@ impl Engine {
             gather.write(0, bytes, |_, _| {});
         }
         let edit = self.edit()?;
-        let promise = self.promise(&edit, gather.block_count(), Purpose::Ordinary)?;
+        let reservation = self.reservation(&edit, gather.block_count(), Purpose::Ordinary)?;
         let content = NewContent {
             size_bytes,
             inline,
             gather,
-            promise,
+            reservation,
             _memory: memory,
         };
         Ok((self.begin_write(edit)?, content))
@@ -62,7 +62,7 @@ impl WriteGuard<'_> {
             size_bytes,
             inline,
             gather,
-            mut promise,
+            mut reservation,
             _memory,
         } = new;
         let keep = gather.block_count();
@@ -113,7 +113,7 @@ impl WriteGuard<'_> {
         content.inline = inline;
         content.gather = gather;
         content.expected_bytes = size_bytes;
-        promise.give(keep, &mut content.promise);
+        reservation.give(keep, &mut content.reservation);
         state.row.size_bytes = size_bytes;
         engine.touch_content(node, &mut state, None);
         drop(state);

@@ -25,7 +25,7 @@ use crate::engine::Engine;
 use crate::view::node::{Node, NodeState};
 use crate::view::pieces::{Piece, Pieces};
 use crate::view::read::Plan;
-use crate::write::change::{ContentGuard, Promise, Wait};
+use crate::write::change::{ContentGuard, HeldReservation, Wait};
 use crate::write::edit::too_large;
 use crate::write::guard::step;
 use crate::{Error, ErrorKind, Result};
@@ -127,8 +127,8 @@ impl Engine {
         step("claim memory")?;
         let _memory = self.claim_memory(REWRITE_BYTES_MAX)?;
         let blocks = REWRITE_BYTES_MAX / BLOCK_BYTES + EDGE_BLOCKS;
-        let promised = (blocks, Purpose::Privileged);
-        let mut change = self.content_guard(node, promised, Wait::UntilThawed)?;
+        let reserved = (blocks, Purpose::Privileged);
+        let mut change = self.content_guard(node, reserved, Wait::UntilThawed)?;
         let size = change.state.row.size_bytes;
         let ends = [from, to].map(|at| at.checked_add(len_bytes));
         if ends.iter().any(|end| end.is_none_or(|end| end > size)) {
@@ -233,7 +233,7 @@ impl Engine {
         state.content.drop_pieces();
         self.discard(state, 0, u64::MAX);
         self.retire(node, state, removed);
-        self.gather(node, state, &mut change.promise, |gather| {
+        self.gather(node, state, &mut change.reservation, |gather| {
             for (block, bytes) in bytes.chunks(BLOCK).enumerate() {
                 if bytes.iter().any(|&byte| byte != 0) {
                     let mut whole = [0; BLOCK];
@@ -266,11 +266,11 @@ impl Engine {
         }
         // From here on nothing fails.
         if let Some(shrinking) = &shrinking {
-            self.shrink(node, state, &mut change.promise, shrinking);
+            self.shrink(node, state, &mut change.reservation, shrinking);
         }
         if let Filling::Data(data) = filling {
-            self.leave_inline(node, state, &mut change.promise);
-            self.gather(node, state, &mut change.promise, |gather| {
+            self.leave_inline(node, state, &mut change.reservation);
+            self.gather(node, state, &mut change.reservation, |gather| {
                 gather.write(offset, data, |block, target| {
                     if block == offset / BLOCK_BYTES {
                         target.copy_from_slice(&last);
@@ -303,13 +303,13 @@ impl Engine {
         self.load_edges(node, state, &before)?;
         self.load_edges(node, state, &behind)?;
         // From here on nothing fails.
-        let promise = &mut change.promise;
+        let reservation = &mut change.reservation;
         let gone = list(state).remove(from, to);
         self.free(node, state, gone);
         if len_bytes > 0 {
             let first_block = list(state).take_base(len_bytes.div_ceil(BLOCK_BYTES));
             if let Filling::Data(data) = filling {
-                self.gather(node, state, promise, |gather| {
+                self.gather(node, state, reservation, |gather| {
                     // Nothing is in fresh blocks yet.
                     gather.write(first_block * BLOCK_BYTES, data, |_, _| {});
                 });
@@ -324,7 +324,7 @@ impl Engine {
         let [.., behind_to] = behind;
         let end = from + len_bytes;
         for at in [end + (behind_to - to), end, from, before_from] {
-            self.join(node, state, promise, at);
+            self.join(node, state, reservation, at);
         }
         self.drop_idle_pieces(state);
         Ok(())
@@ -365,7 +365,7 @@ impl Engine {
             self.load_edges(node, state, seams)?;
         }
         // From here on nothing fails.
-        let promise = &mut change.promise;
+        let reservation = &mut change.reservation;
         let pieces = list(state);
         let target = if is_second_shorter {
             low
@@ -386,7 +386,7 @@ impl Engine {
         seams.sort_unstable();
         seams.dedup();
         for at in seams.into_iter().rev() {
-            self.join(node, state, promise, at);
+            self.join(node, state, reservation, at);
         }
         self.drop_idle_pieces(state);
         Ok(())
@@ -550,7 +550,13 @@ impl Engine {
 
     /// If the piece that begins at `at` fits behind the end of the one before, it goes there. Both
     /// blocks were brought in, so what is not in the gather is a hole.
-    fn join(&self, node: &Arc<Node>, state: &mut NodeState, promise: &mut Promise<'_>, at: u64) {
+    fn join(
+        &self,
+        node: &Arc<Node>,
+        state: &mut NodeState,
+        reservation: &mut HeldReservation<'_>,
+        at: u64,
+    ) {
         let pieces = list(state);
         let (Some((start, left)), Some(right)) = (pieces.ending_at(at), pieces.starting_at(at))
         else {
@@ -573,7 +579,7 @@ impl Engine {
             }),
             "a block was not brought in"
         );
-        self.gather(node, state, promise, |gather| {
+        self.gather(node, state, reservation, |gather| {
             let mut bytes = [0; BLOCK];
             if let Some(moved) = gather.find(right.first_block) {
                 bytes[used..used + more].copy_from_slice(&moved[..more]);

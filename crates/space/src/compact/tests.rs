@@ -148,7 +148,7 @@ fn a_hole_is_made_from_the_cheapest_window() {
 
 proptest! {
     #[test]
-    fn joins_keep_their_promises_and_end(
+    fn joins_keep_their_reservations_and_end(
         layout in any_layout(), moves_max in 1..6usize, budget in 1..60u64
     ) {
         let mut now = layout;

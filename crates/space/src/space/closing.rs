@@ -9,8 +9,8 @@ use crate::reservation::Purpose;
 impl Space {
     /// Closes a segment from `block` to its end, which replaces an earlier closing of it: nothing
     /// is allocated there any more, and what is or becomes free there is set aside. Refused, with
-    /// nothing changed but soft regions there opened, when that would touch promises or the held
-    /// back blocks, and [`SpaceError::NotLoaded`] when `block` is inside of an AG that is not
+    /// nothing changed but soft regions there opened, when that would touch reservations or the
+    /// held back blocks, and [`SpaceError::NotLoaded`] when `block` is inside of an AG that is not
     /// loaded. Panics when there is no such segment. O(holes there).
     pub fn close_from(&mut self, segment: SegmentIndex, block: u64) -> Result<(), SpaceError> {
         let end = self.block_count(segment);
@@ -71,7 +71,7 @@ impl Space {
         self.ags.closed_from(segment)
     }
 
-    /// Free blocks that are set aside: neither available nor promised (`SPACE-9`).
+    /// Free blocks that are set aside: neither available nor reserved (`SPACE-9`).
     pub fn aside_blocks(&self) -> u64 {
         self.ags.aside_blocks()
     }

@@ -625,7 +625,10 @@ impl Pair {
         assert_eq!(summarized, expected, "SPACE-6");
         assert!(self.regions().iter().all(|region| !region.overlaps(&ag)));
         while self.space.overcommitted_blocks() > 0 {
-            let reservation = self.reservations.pop().expect("a promise that was broken");
+            let reservation = self
+                .reservations
+                .pop()
+                .expect("a reservation that was broken");
             self.model.reserved -= reservation.blocks();
             self.space.forfeit(reservation);
         }

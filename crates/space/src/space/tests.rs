@@ -184,16 +184,16 @@ fn loading_refuses_what_the_catalog_cannot_mean() {
 }
 
 #[test]
-fn known_ags_are_promised_from_and_loaded_when_needed() {
+fn known_ags_are_reserved_from_and_loaded_when_needed() {
     let mut space = small(3 * AG);
     space.ags.window_ags = 1;
     space.set_memory_bytes_max(0);
     assert!((0..3).all(|ag| !space.is_loaded(S0, ag)), "SPACE-10");
-    let mut promise = space.reserve(3 * AG, Purpose::Privileged).expect("free");
+    let mut reservation = space.reserve(3 * AG, Purpose::Privileged).expect("free");
     assert_eq!(space.find_wanted_ag(100, Placement::Known), Some((S0, 2)));
     space.load_ag(S0, 2, &[]).expect("empty");
     assert_eq!(space.find_wanted_ag(100, Placement::Known), None);
-    let first = space.allocate(&mut promise, 100, Placement::Known);
+    let first = space.allocate(&mut reservation, 100, Placement::Known);
     assert_eq!(first, [extent(2 * AG, 100)]);
     let next = space.find_wanted_ag(100, Placement::Known);
     assert_eq!(next, Some((S0, 1)), "28 blocks would split it");
@@ -203,7 +203,7 @@ fn known_ags_are_promised_from_and_loaded_when_needed() {
     assert!(!space.is_loaded(S0, 2), "SPACE-10");
     let wanted = space.find_wanted_ag(2 * AG, Placement::Known);
     assert!(wanted.is_some(), "SPACE-6: not enough is loaded");
-    space.forfeit(promise);
+    space.forfeit(reservation);
     space.assert_valid();
 }
 
@@ -340,8 +340,8 @@ fn a_moved_extent_goes_below_or_beside_and_is_never_split() {
     let used = [(0, 10), (18, 10), (33, 90), (AG, 100)];
     load(&mut space, &used.map(|(start, count)| extent(start, count)));
     // Holes: 10..18, 28..33, 123..128, AG+100..AG+128.
-    let mut promise = space.reserve(46, Purpose::Privileged).expect("space");
-    let mut place = |blocks, target| space.allocate_whole(&mut promise, blocks, target);
+    let mut reservation = space.reserve(46, Purpose::Privileged).expect("space");
+    let mut place = |blocks, target| space.allocate_whole(&mut reservation, blocks, target);
     assert_eq!(place(9, Target::Below(S0, AG + 100)), None, "no split");
     assert_eq!(
         place(5, Target::Below(S0, 31)),
@@ -363,8 +363,8 @@ fn a_moved_extent_goes_below_or_beside_and_is_never_split() {
     assert_eq!(place(1, Target::Anywhere), Some(extent(123, 1)));
     assert_eq!(place(9, Target::Anywhere), Some(extent(AG + 100, 9)));
     assert_eq!(place(1, Target::Below(S0, 0)), None);
-    assert_eq!(promise.blocks(), 46 - 23);
-    space.forfeit(promise);
+    assert_eq!(reservation.blocks(), 46 - 23);
+    space.forfeit(reservation);
     space.assert_valid();
 }
 
@@ -425,7 +425,7 @@ fn a_closed_part_takes_nothing_and_can_be_cut_off() {
     space.reopen(S0);
     assert_eq!(space.free_blocks(), 48);
     assert!(space.shrink_segment(S0, AG).is_err(), "open");
-    let promise = space.reserve(40, Purpose::Ordinary).expect("space");
+    let reservation = space.reserve(40, Purpose::Ordinary).expect("space");
     let refused = SpaceError::CannotClose {
         segment: S0,
         block: AG + 12,
@@ -437,7 +437,7 @@ fn a_closed_part_takes_nothing_and_can_be_cut_off() {
         Err(refused),
         "SPACE-4, SPACE-6"
     );
-    space.forfeit(promise);
+    space.forfeit(reservation);
     space.close_from(S0, AG).expect("spare");
     space.shrink_segment(S0, AG).expect("set aside");
     assert_eq!(space.capacity_blocks(), AG);

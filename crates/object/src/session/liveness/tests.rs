@@ -16,21 +16,28 @@ fn create(dir: &DatabaseDir) -> Catalog {
     Catalog::create_in(dir, &CatalogOptions::default(), &init).unwrap()
 }
 
-/// A session that waits for the turn keeps no other one from being born, or from looking who
+/// A session that waits for the writer lock keeps no other one from being born, or from looking who
 /// lives.
 #[test]
-fn who_waits_for_the_turn_keeps_the_door_open() {
+fn who_waits_for_the_writer_lock_keeps_the_door_open() {
     let dir = tempfile::tempdir().unwrap();
     let database = DatabaseDir::open(dir.path()).unwrap();
     let catalog = create(&database);
     let (mine, others) = (
-        Turn::open(dir.path()).unwrap(),
-        Turn::open(dir.path()).unwrap(),
+        WriterLock::open(dir.path()).unwrap(),
+        WriterLock::open(dir.path()).unwrap(),
     );
     others.begin(|| Ok(())).unwrap();
     std::thread::scope(|scope| {
-        let begun = scope
-            .spawn(|| Liveness::begin(&database, (&mine, Birth::InTurn), &catalog, "waiting", 1));
+        let begun = scope.spawn(|| {
+            Liveness::begin(
+                &database,
+                (&mine, Birth::WriterLocked),
+                &catalog,
+                "waiting",
+                1,
+            )
+        });
         while !others.is_wanted() {
             assert!(!begun.is_finished(), "SESSION-4");
             std::thread::yield_now();
@@ -41,7 +48,7 @@ fn who_waits_for_the_turn_keeps_the_door_open() {
         others.end();
         assert!(others.release(|| true));
         let (session, _) = begun.join().unwrap().unwrap();
-        session.end(&catalog, Birth::InTurn).unwrap();
+        session.end(&catalog, Birth::WriterLocked).unwrap();
         assert!(is_open);
     });
 }
@@ -52,8 +59,8 @@ fn who_keeps_the_door_or_the_queue_is_named_and_waited_for_as_long_as_was_told()
     let dir = tempfile::tempdir().unwrap();
     let database = DatabaseDir::open(dir.path()).unwrap();
     let catalog = create(&database);
-    let turn = Turn::open(dir.path()).unwrap();
-    let turn = turn.waiting(Duration::from_millis(50));
+    let writer_lock = WriterLock::open(dir.path()).unwrap();
+    let writer_lock = writer_lock.waiting(Duration::from_millis(50));
     for (name, what) in [
         (DOOR, "the door to the sessions"),
         ("turn.queue", "the writer lock"),
@@ -61,7 +68,13 @@ fn who_keeps_the_door_or_the_queue_is_named_and_waited_for_as_long_as_was_told()
     ] {
         let held = open_lock(&database, name).unwrap();
         flock(&held, FlockOperation::NonBlockingLockExclusive).unwrap();
-        let begun = Liveness::begin(&database, (&turn, Birth::InTurn), &catalog, "x", 1);
+        let begun = Liveness::begin(
+            &database,
+            (&writer_lock, Birth::WriterLocked),
+            &catalog,
+            "x",
+            1,
+        );
         let refused = begun.err().unwrap();
         assert_eq!(refused.kind(), ErrorKind::TimedOut, "WAIT-1: {name}");
         let named = format!("; it is held by process {}", std::process::id());
@@ -71,10 +84,16 @@ fn who_keeps_the_door_or_the_queue_is_named_and_waited_for_as_long_as_was_told()
             "WAIT-1: {name}: {told}"
         );
     }
-    let turn = Turn::open(dir.path()).unwrap();
-    let (session, _) =
-        Liveness::begin(&database, (&turn, Birth::InTurn), &catalog, "x", 1).unwrap();
-    session.end(&catalog, Birth::InTurn).unwrap();
+    let writer_lock = WriterLock::open(dir.path()).unwrap();
+    let (session, _) = Liveness::begin(
+        &database,
+        (&writer_lock, Birth::WriterLocked),
+        &catalog,
+        "x",
+        1,
+    )
+    .unwrap();
+    session.end(&catalog, Birth::WriterLocked).unwrap();
 }
 
 #[test]
@@ -82,9 +101,16 @@ fn the_dead_are_buried_and_the_living_are_not() {
     let dir = tempfile::tempdir().unwrap();
     let database = DatabaseDir::open(dir.path()).unwrap();
     let catalog = create(&database);
-    let turn = Turn::open(dir.path()).unwrap();
+    let writer_lock = WriterLock::open(dir.path()).unwrap();
     let begin = |label: &str, now_ns| {
-        Liveness::begin(&database, (&turn, Birth::InTurn), &catalog, label, now_ns).unwrap()
+        Liveness::begin(
+            &database,
+            (&writer_lock, Birth::WriterLocked),
+            &catalog,
+            label,
+            now_ns,
+        )
+        .unwrap()
     };
     let (living, _) = begin("living", 1);
     let (dead, _) = begin("dead", 2);
@@ -99,7 +125,7 @@ fn the_dead_are_buried_and_the_living_are_not() {
         .collect();
     assert_eq!(ids, [living.id, newborn.id], "SESSION-1");
     assert!(!dir.path().join(lock_file(dead_id)).exists());
-    living.end(&catalog, Birth::InTurn).unwrap();
-    newborn.end(&catalog, Birth::InTurn).unwrap();
+    living.end(&catalog, Birth::WriterLocked).unwrap();
+    newborn.end(&catalog, Birth::WriterLocked).unwrap();
     assert!(catalog.sessions().unwrap().is_empty());
 }

@@ -15,8 +15,8 @@
 //! # Invariants
 //! * `SHARE-10` From the look at where the content of S lies to the group that takes it over
 //!   nothing is committed, and the state is still kept then. *Guard*: the lock of the commits, and
-//!   the turn; the pin of the state is looked for after that. In the commit of that group holders
-//!   come before what is reclaimed, so the end of the pin may come at any time.
+//!   the writer lock; the pin of the state is looked for after that. In the commit of that group
+//!   holders come before what is reclaimed, so the end of the pin may come at any time.
 //!
 //! Blocks with patches are not shared here either (SHARE-4): the holder of a live row may be
 //! another object than the one that is read, with patches that wait; a row that was shared in part
@@ -31,9 +31,9 @@
 //!
 //! # Why no free set is wrong
 //! A retired block is in no free set: in memory it is a number of its group's quarantine, and it
-//! becomes free when a commit has deleted its row. That commit and this one have the turn, one
-//! after the other, and both look at the row. The number is put right when this commit is known:
-//! here by `quarantine_retired`, elsewhere by the counts of `larder_ag`.
+//! becomes free when a commit has deleted its row. That commit and this one have the writer lock,
+//! one after the other, and both look at the row. The number is put right when this commit is
+//! known: here by `quarantine_retired`, elsewhere by the counts of `larder_ag`.
 
 use super::{Offer, Run};
 use crate::engine::{Engine, lock};
@@ -82,7 +82,7 @@ impl Engine {
         if end.is_none_or(|end| end > FILE_BYTES_MAX) {
             return Err(too_large());
         }
-        step("take the turn")?;
+        step("take the writer lock")?;
         let _edit = self.edit_sharing()?;
         // What it has let go of it may get again, when the catalog knows (`SHARE-1`).
         let is_holder = |held: &(Extent, StoreId, Ino)| (held.1, held.2) == (to.store, to.ino);

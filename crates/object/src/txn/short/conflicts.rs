@@ -54,8 +54,9 @@ impl Engine {
         if is_new {
             if stage == Stage::Reading {
                 // The names that it looked up would be forgotten, and not compared the next time.
+                let since = format!("others have committed since commit {before}");
                 return Err(conflict(format!(
-                    "others have committed since commit {before}, and the turn was not to be had"
+                    "{since}, and the writer lock was not to be had"
                 )));
             }
             self.require_same(state, (before, &stores, &read))?;
@@ -233,9 +234,9 @@ mod tests {
         engine.sync().unwrap();
     }
 
-    /// A transaction looks a name up, and wants the turn while another session has it; meanwhile
-    /// that one commits something else if `commits`. Then it makes the name, and the transaction
-    /// wants the turn again.
+    /// A transaction looks a name up, and wants the writer lock while another session has it;
+    /// meanwhile that one commits something else if `commits`. Then it makes the name, and the
+    /// transaction wants the writer lock again.
     fn outcome(waits: bool, commits: bool) -> (bool, Result<()>) {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("db");
@@ -253,7 +254,7 @@ mod tests {
         };
         Engine::create(&path, &init, &options).unwrap();
         let host = Engine::open(&path, "host", &options).unwrap();
-        host.give_turn_back();
+        host.unlock_writer();
         let other = Engine::open(&path, "other", &options).unwrap();
         let catalog = Catalog::open_private_in(
             &host.session.directory,
@@ -261,13 +262,13 @@ mod tests {
             false,
         )
         .unwrap();
-        catalog.promise_to_tell();
-        let turn = host
-            .turn
+        catalog.announce_changes();
+        let writer_lock = host
+            .writer_lock
             .open_beside(&host.session.directory, Box::new(|| Ok(())))
             .unwrap();
-        let turn = turn.waiting(Duration::from_millis(50));
-        let transaction = Engine::assemble_private(&host, catalog, turn);
+        let writer_lock = writer_lock.waiting(Duration::from_millis(50));
+        let transaction = Engine::assemble_private(&host, catalog, writer_lock);
         transaction.snapshot().unwrap();
         let root = transaction.look().node(StoreId::MAIN, Ino::ROOT).unwrap();
         let found = transaction.look().find_entry(&root, &name("lock"));
@@ -277,14 +278,14 @@ mod tests {
             add(&other, "unrelated");
         }
         if waits {
-            let refused = transaction.take_turn().unwrap_err();
+            let refused = transaction.lock_writer().unwrap_err();
             assert_eq!(refused.kind(), ErrorKind::TimedOut);
         }
         let is_lost = transaction.is_lost();
         add(&other, "lock");
         drop(kept);
-        other.give_turn_back();
-        let taken = transaction.take_turn();
+        other.unlock_writer();
+        let taken = transaction.lock_writer();
         drop(transaction.roll_back());
         (is_lost, taken)
     }

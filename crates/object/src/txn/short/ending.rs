@@ -84,7 +84,7 @@ impl Drop for Ended {
             // It is durable; the host learns of it at its next look.
             tracing::warn!("after a transaction: {error}");
         }
-        if let Err(error) = host.make_missed_room(true) {
+        if let Err(error) = host.expire_early_if_missed(true) {
             tracing::warn!("no room is made ahead of transactions: {error}"); // TIME-5
         }
         if let Err(error) = host.look_at_log(TRANSACTION_ROWS) {
@@ -136,8 +136,8 @@ impl Engine {
     }
 
     /// Before the session writes content for the transaction beside it: until the guard is dropped
-    /// the transaction takes no turn, for which the session would wait. `None` when it has the
-    /// turn.
+    /// the transaction takes no writer lock, for which the session would wait. `None` when it has
+    /// the writer lock.
     pub fn begin_staging(&self) -> Result<Option<Staging>> {
         let state = lock(&self.private()?.state);
         if state.stage == Stage::Writing {

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 /// Engines for transactions that are kept for later ones.
 const ENGINES_MAX: usize = 16;
-/// How often to look whether somebody wants the turn of one that has passed its bound.
+/// How often to look whether somebody wants the writer lock of one that has passed its bound.
 const LOOK: Duration = Duration::from_millis(20);
 /// How long to sleep when nothing is to be watched.
 const FOREVER: Duration = Duration::from_secs(3600);
@@ -30,17 +30,17 @@ pub(crate) struct Handles {
 }
 
 /// What every call of a transaction passes.
-pub(crate) struct Turnstile {
+pub(crate) struct ActiveTransaction {
     engine: Arc<Engine>,
     pool: Arc<Pool>,
     /// Keeps the database open.
     _host: Arc<dyn Any + Send + Sync>,
-    turn_max: Duration,
-    state: Mutex<TurnstileState>,
+    writer_lock_max: Duration,
+    state: Mutex<ActiveState>,
 }
 
 #[derive(Default)]
-struct TurnstileState {
+struct ActiveState {
     handles: Handles,
     /// Why nothing more is possible, once that is so.
     ended: Option<(ErrorKind, String)>,
@@ -121,7 +121,7 @@ impl Handles {
     }
 }
 
-impl TurnstileState {
+impl ActiveState {
     fn require_open(&self) -> Result<()> {
         match &self.ended {
             None => Ok(()),
@@ -130,19 +130,19 @@ impl TurnstileState {
     }
 }
 
-impl Turnstile {
-    /// The turnstile of a transaction that `engine` serves.
+impl ActiveTransaction {
+    /// The active transaction that `engine` serves.
     pub(crate) fn new(
         engine: Arc<Engine>,
         pool: Arc<Pool>,
         host: Arc<dyn Any + Send + Sync>,
-        turn_max: Duration,
-    ) -> Turnstile {
-        Turnstile {
+        writer_lock_max: Duration,
+    ) -> ActiveTransaction {
+        ActiveTransaction {
             engine,
             pool,
             _host: host,
-            turn_max,
+            writer_lock_max,
             state: Mutex::default(),
         }
     }
@@ -153,18 +153,21 @@ impl Turnstile {
     }
 
     /// Runs one operation.
-    pub(crate) fn enter<T>(self: &Arc<Turnstile>, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    pub(crate) fn enter<T>(
+        self: &Arc<ActiveTransaction>,
+        work: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
         self.enter_with(|_| work())
     }
 
     /// The same for one that opens a handle.
     pub(crate) fn enter_with<T>(
-        self: &Arc<Turnstile>,
+        self: &Arc<ActiveTransaction>,
         work: impl FnOnce(&mut Handles) -> Result<T>,
     ) -> Result<T> {
         let mut state = lock(&self.state);
         state.require_open()?;
-        if self.engine.turn_held_for() > Some(self.turn_max) {
+        if self.engine.writer_lock_held_for() > Some(self.writer_lock_max) {
             self.expire(&mut state);
             state.require_open()?;
         }
@@ -194,17 +197,17 @@ impl Turnstile {
         work()
     }
 
-    /// Takes the turn now.
-    pub(crate) fn take_turn(self: &Arc<Turnstile>) -> Result<()> {
+    /// Takes the writer lock now.
+    pub(crate) fn lock_writer(self: &Arc<ActiveTransaction>) -> Result<()> {
         let mut state = lock(&self.state);
-        self.engine.take_turn()?;
+        self.engine.lock_writer()?;
         self.watch(&mut state);
         Ok(())
     }
 
     /// Has the transaction watched. What the caller did has happened, and is no failure because of
     /// this.
-    fn watch(self: &Arc<Turnstile>, state: &mut TurnstileState) {
+    fn watch(self: &Arc<ActiveTransaction>, state: &mut ActiveState) {
         match self.pool.watch.begin(self) {
             Ok(()) => state.is_watched = true,
             Err(error) => tracing::warn!(
@@ -219,9 +222,9 @@ impl Turnstile {
         lock(&self.state).ended.is_some()
     }
 
-    /// How long the transaction may keep the turn.
-    pub(crate) fn turn_max(&self) -> Duration {
-        self.turn_max
+    /// How long the transaction may keep the writer lock.
+    pub(crate) fn writer_lock_max(&self) -> Duration {
+        self.writer_lock_max
     }
 
     /// Rolls back because of the time, unless an operation is under way: then that, or the next
@@ -236,17 +239,17 @@ impl Turnstile {
         }
     }
 
-    fn expire(&self, state: &mut TurnstileState) {
+    fn expire(&self, state: &mut ActiveState) {
         let why = format!(
-            "the transaction kept the turn for more than {} s and was rolled back; make it \
+            "the transaction kept the writer lock for more than {} s and was rolled back; make it \
              shorter, or use a long transaction, which keeps nobody waiting",
-            self.turn_max.as_secs_f32()
+            self.writer_lock_max.as_secs_f32()
         );
         self.end(state, ErrorKind::Busy, why);
     }
 
     /// Rolls back (`CONTENT-7`).
-    fn end(&self, state: &mut TurnstileState, kind: ErrorKind, why: String) {
+    fn end(&self, state: &mut ActiveState, kind: ErrorKind, why: String) {
         if state.ended.is_some() {
             return;
         }
@@ -308,8 +311,8 @@ impl Turnstile {
 
 /// Ends transactions of one database that keep others waiting for longer than they may. One of
 /// which nobody calls anything cannot look at the clock itself, so a thread sleeps until the bound
-/// of the one that has the turn; when that has passed and somebody wants the turn, the transaction
-/// is rolled back.
+/// of the one that has the writer lock; when that has passed and somebody wants the writer lock,
+/// the transaction is rolled back.
 #[derive(Default)]
 pub(crate) struct Watch {
     shared: Arc<Watched>,
@@ -327,19 +330,19 @@ struct Watched {
 struct WatchState {
     has_thread: bool,
     is_over: bool,
-    /// The transaction that has the turn, or had it last.
-    turnstile: Weak<Turnstile>,
+    /// The transaction that has the writer lock, or had it last.
+    active: Weak<ActiveTransaction>,
     /// When the thread looks again.
     wakes_at: Option<Instant>,
 }
 
 impl Watch {
-    /// Watches this transaction from now on: it has just got the turn.
+    /// Watches this transaction from now on: it has just got the writer lock.
     /// An error: there is no thread that could; a later call tries to start one again.
-    pub(crate) fn begin(&self, turnstile: &Arc<Turnstile>) -> std::io::Result<()> {
+    pub(crate) fn begin(&self, active: &Arc<ActiveTransaction>) -> std::io::Result<()> {
         let mut state = lock(&self.shared.state);
-        state.turnstile = Arc::downgrade(turnstile);
-        let due = Instant::now() + turnstile.turn_max();
+        state.active = Arc::downgrade(active);
+        let due = Instant::now() + active.writer_lock_max();
         if state.wakes_at.is_some_and(|at| at > due) {
             self.shared.changed.notify_one();
         }
@@ -372,10 +375,10 @@ impl Drop for Watch {
 
 impl Watched {
     /// `look` ends the transaction if it is time, and says how long to sleep.
-    fn run(&self, look: impl Fn(Option<Arc<Turnstile>>) -> Duration) {
+    fn run(&self, look: impl Fn(Option<Arc<ActiveTransaction>>) -> Duration) {
         let mut state = lock(&self.state);
         while !state.is_over {
-            let seen = state.turnstile.clone();
+            let seen = state.active.clone();
             drop(state);
             // Dropping the last reference may close the database: without a lock.
             let pause = look(seen.upgrade());
@@ -383,8 +386,8 @@ impl Watched {
             if state.is_over {
                 return;
             }
-            if !seen.ptr_eq(&state.turnstile) {
-                continue; // It got the turn meanwhile, and found nobody asleep to wake.
+            if !seen.ptr_eq(&state.active) {
+                continue; // It got the writer lock meanwhile, and found nobody asleep to wake.
             }
             let wakes_at = Instant::now() + pause;
             state.wakes_at = Some(wakes_at);
@@ -398,21 +401,21 @@ impl Watched {
     }
 }
 
-fn pause_after(turnstile: Option<Arc<Turnstile>>) -> Duration {
-    turnstile.map_or(FOREVER, |turnstile| pause_for(&turnstile))
+fn pause_after(active: Option<Arc<ActiveTransaction>>) -> Duration {
+    active.map_or(FOREVER, |active| pause_for(&active))
 }
 
 /// Ends the transaction if it is time; says when to look again.
-fn pause_for(turnstile: &Arc<Turnstile>) -> Duration {
-    let Some(held) = turnstile.engine().turn_held_for() else {
+fn pause_for(active: &Arc<ActiveTransaction>) -> Duration {
+    let Some(held) = active.engine().writer_lock_held_for() else {
         return FOREVER;
     };
-    let left = turnstile.turn_max().saturating_sub(held);
+    let left = active.writer_lock_max().saturating_sub(held);
     if !left.is_zero() {
         return left;
     }
-    if turnstile.engine().is_turn_wanted() {
-        turnstile.expire_if_idle();
+    if active.engine().is_writer_lock_wanted() {
+        active.expire_if_idle();
     }
     LOOK
 }
@@ -432,7 +435,8 @@ mod tests {
         (dir, db)
     }
 
-    /// A transaction that gets the turn while the thread looks at another one is watched at once.
+    /// A transaction that gets the writer lock while the thread looks at another one is watched at
+    /// once.
     #[test]
     fn no_transaction_is_forgotten_while_another_is_looked_at() {
         let (_dir, db) = create();
@@ -444,12 +448,12 @@ mod tests {
         let looks = AtomicU32::new(0);
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                watch.shared.run(|turnstile| {
+                watch.shared.run(|active| {
                     match looks.fetch_add(1, Ordering::SeqCst) {
                         0 => watch.begin(second.parts().1).unwrap(),
                         _ => {
                             let is_second =
-                                turnstile.is_some_and(|one| Arc::ptr_eq(&one, second.parts().1));
+                                active.is_some_and(|one| Arc::ptr_eq(&one, second.parts().1));
                             lock(&watch.shared.state).is_over = true;
                             tell.send(is_second).unwrap();
                         }
