@@ -39,7 +39,7 @@ use crate::history::{self, BEGINS, GIVEN_UP, begins_of, held_since, history_begi
 use crate::holders::sharing;
 use crate::map_pages;
 use crate::meta::{of_store, of_stores};
-use crate::places::{home, places_at};
+use crate::places::{places_at, pre_image};
 use crate::read::rows;
 use crate::steps::{self, Limit, Source, first_kept};
 use crate::versions::first_row_after;
@@ -367,7 +367,7 @@ fn reclaim_whole(
         return Ok((Cuts::even(base), reclaimed));
     };
     let base = split.cuts.base();
-    split.drop_homes(txn)?; // HISTORY-9: while each place has its owner.
+    split.drop_pre_images(txn)?; // HISTORY-9: while each place has its owner.
     steps::prune(txn, base)?;
     let mut reclaimed = extents::reclaim(txn, base)?;
     map_pages::reclaim(txn, base, u64::from(u32::MAX))?; // SHARE-7
@@ -604,9 +604,9 @@ impl Split {
         }
     }
 
-    /// Deletes the rows about homes whose content goes (`HISTORY-9`). Cost: a few looks for each
-    /// row of the commits that go.
-    fn drop_homes(&self, txn: &Connection) -> Result<()> {
+    /// Deletes the rows about pre-images whose content goes (`HISTORY-9`). Cost: a few looks for
+    /// each row of the commits that go.
+    fn drop_pre_images(&self, txn: &Connection) -> Result<()> {
         for group in &self.extents {
             let found: Vec<(Extent, Extent, CommitSeq)> = rows(
                 txn,
@@ -614,7 +614,7 @@ impl Split {
                  FROM larder_home \
                  WHERE until_seq > ?1 AND until_seq <= ?2",
                 group.range(),
-                home,
+                pre_image,
             )
             .at("larder_home")?;
             for (place, copy, until) in found {

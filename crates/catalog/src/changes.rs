@@ -145,7 +145,7 @@ pub struct ChangeSet {
     pub has_revived: bool,
     /// Blocks that will be written over, and the blocks that have their content until this commit
     /// (`HISTORY-4`); the copies are in `allocated` and `retired`.
-    pub homes: Vec<(Extent, Extent)>,
+    pub pre_images: Vec<(Extent, Extent)>,
     /// Blocks whose content was moved, and where it lies from this commit on (`HISTORY-5`). The new
     /// places are in `allocated`, the old ones in `retired`.
     pub moves: Vec<(Extent, Extent)>,

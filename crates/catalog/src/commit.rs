@@ -78,7 +78,7 @@ impl Catalog {
             }
             let owner = |store| stores[&store].table_store;
             let patch_blocks_change = patches::apply(txn, &keeper, changes, owner)?;
-            history::add_homes(txn, seq, &changes.homes)?;
+            history::add_pre_images(txn, seq, &changes.pre_images)?;
             history::add_moves(txn, &keeper, &changes.moves)?;
             debug_assert_eq!(
                 match keeper.keeps() && self.tells() && !changes.has_revived {

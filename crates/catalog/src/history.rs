@@ -56,8 +56,8 @@ const TABLE: &str = "larder_history";
 pub(crate) const GIVEN_UP: &str = "history_given_up_seq";
 /// Where the history begins; of a store, where that is later (`HISTORY-7`).
 pub(crate) const BEGINS: &str = "history_begins_seq";
-/// No row about homes has more blocks, so a look for one is short (`homes_over`).
-pub(crate) const HOME_BLOCKS_MAX: u64 = 1024;
+/// No row about pre-images has more blocks, so a look for one is short (`pre_images_over`).
+pub(crate) const PRE_IMAGE_BLOCKS_MAX: u64 = 1024;
 
 /// Keeps one page of a list of pieces: `store`, `ino`, `page`.
 pub(crate) const KEEP_PIECE: &str = "INSERT INTO larder_history (until_seq, what, store, ino, \
@@ -352,10 +352,10 @@ pub(crate) fn newest_until(connection: &Connection) -> Result<CommitSeq> {
 }
 
 /// Notes where the content of blocks is that will be written over (`HISTORY-4`).
-pub(crate) fn add_homes(
+pub(crate) fn add_pre_images(
     txn: &Connection,
     seq: CommitSeq,
-    homes: &[(Extent, Extent)],
+    pre_images: &[(Extent, Extent)],
 ) -> Result<()> {
     let mut insert = txn
         .prepare_cached(
@@ -364,13 +364,13 @@ pub(crate) fn add_homes(
              VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
         )
         .at("larder_home")?;
-    for (home, copy) in homes {
-        for skip in (0..home.block_count).step_by(HOME_BLOCKS_MAX as usize) {
-            let count = HOME_BLOCKS_MAX.min(home.block_count - skip);
+    for (origin, copy) in pre_images {
+        for skip in (0..origin.block_count).step_by(PRE_IMAGE_BLOCKS_MAX as usize) {
+            let count = PRE_IMAGE_BLOCKS_MAX.min(origin.block_count - skip);
             insert
                 .execute(params![
-                    home.segment.0,
-                    signed(home.start_block + skip),
+                    origin.segment.0,
+                    signed(origin.start_block + skip),
                     signed(seq.0),
                     signed(count),
                     copy.segment.0,
@@ -389,7 +389,7 @@ pub(crate) fn add_moves(
     moves: &[(Extent, Extent)],
 ) -> Result<()> {
     match keeper.is_on {
-        true => add_homes(txn, keeper.seq, moves),
+        true => add_pre_images(txn, keeper.seq, moves),
         false => Ok(()),
     }
 }
@@ -551,12 +551,14 @@ pub(crate) fn search_moments(
             .and_then(|mut find| find.query_row([], |row| row.get(0)))
             .at(TABLE)
     };
-    let (Some(mut low), Some(high)) = (
+    let (Some(low), Some(high)) = (
         ends("SELECT min(id) FROM larder_history")?,
         ends("SELECT max(id) FROM larder_history")?,
     ) else {
         return Ok((None, None));
     };
+    // A stranger's numbers lie anywhere in 64 bits, so their distance and what follows them do not.
+    let mut low = i128::from(low);
     let mut next = connection
         .prepare_cached(
             "SELECT id, until_seq, key FROM larder_history WHERE what = 'commit' AND id >= ?1 \
@@ -564,19 +566,22 @@ pub(crate) fn search_moments(
         )
         .at(TABLE)?;
     // It holds for the moments before `low`, and for none from `end` on.
-    let (mut found, mut end) = (None, high + 1);
-    let mut from = |id: i64| {
+    let (mut found, mut end) = (None, i128::from(high) + 1);
+    let mut from = |id: i128| {
         let row = |row: &rusqlite::Row<'_>| -> rusqlite::Result<(i64, MomentRow)> {
             Ok((row.get(0)?, (CommitSeq(unsigned(row, 1)?), row.get(2)?)))
         };
-        next.query_row([id], row).optional().at(TABLE)
+        match i64::try_from(id) {
+            Ok(id) => next.query_row([id], row).optional().at(TABLE),
+            Err(_) => Ok(None), // behind the last one that there can be
+        }
     };
     while low < end {
         let middle = low + (end - low) / 2;
         match from(middle)? {
             Some((id, (seq, at))) if is_before(seq, at) => {
                 found = Some((seq, at));
-                low = id + 1;
+                low = i128::from(id) + 1;
             }
             _ => end = middle,
         }
@@ -596,4 +601,35 @@ pub(crate) fn held_since(connection: &Connection, from: CommitSeq) -> Result<Opt
         .and_then(|mut find| find.query_row([signed(from.0)], |row| row.get::<_, Option<i64>>(0)))
         .map(|found| found.map(|seq| CommitSeq(seq as u64)))
         .at("larder_snapshot")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moments_are_found_whatever_a_strangers_numbers_are() {
+        let catalog = Connection::open_in_memory().unwrap();
+        catalog
+            .execute(
+                "CREATE TABLE larder_history (id INTEGER PRIMARY KEY, what, until_seq, key)",
+                [],
+            )
+            .unwrap();
+        for (id, seq) in [(i64::MIN, 1), (-2, 2), (7, 3), (i64::MAX, 4)] {
+            catalog
+                .execute(
+                    "INSERT INTO larder_history VALUES (?1, 'commit', ?2, 10 * ?2)",
+                    [id, seq],
+                )
+                .unwrap();
+        }
+        let moment = |seq: u64| (CommitSeq(seq), 10 * seq as i64);
+        for bound in 0..6 {
+            let found = search_moments(&catalog, |seq, _| seq.0 <= bound).unwrap();
+            let before = (bound >= 1).then(|| moment(bound.min(4)));
+            let after = (bound < 4).then(|| moment(bound + 1));
+            assert_eq!(found, (before, after), "{bound}");
+        }
+    }
 }

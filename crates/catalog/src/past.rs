@@ -11,7 +11,7 @@ use crate::history::{find_moment, history_begins, newest_moment, search_moments}
 use crate::meta::find_meta;
 use crate::moment::{Moment, PastPin};
 use crate::open::{Purpose, open_within};
-use crate::places::{home, places_at};
+use crate::places::{places_at, pre_image};
 use crate::read::rows;
 use crate::{Catalog, utc};
 use larder_format::{CommitSeq, Extent, SessionId};
@@ -86,9 +86,9 @@ impl Catalog {
         }
     }
 
-    /// Homes that were copied by a commit after `seq`, and that commit (`HISTORY-4`). O(rows
+    /// Places that were copied by a commit after `seq`, and that commit (`HISTORY-4`). O(rows
     /// found).
-    pub fn homes_saved_after(&self, seq: CommitSeq) -> Result<Vec<(Extent, CommitSeq)>> {
+    pub fn pre_images_after(&self, seq: CommitSeq) -> Result<Vec<(Extent, CommitSeq)>> {
         self.read(|reader| {
             rows(
                 reader,
@@ -110,8 +110,8 @@ impl Catalog {
         Ok(past)
     }
 
-    /// All copies of homes with what they are copies of, and up to which commit, for `check`.
-    pub fn all_homes(&self) -> Result<Vec<(Extent, Extent, CommitSeq)>> {
+    /// All pre-images with what they are copies of, and up to which commit, for `check`.
+    pub fn all_pre_images(&self) -> Result<Vec<(Extent, Extent, CommitSeq)>> {
         self.read(|reader| {
             rows(
                 reader,
@@ -119,7 +119,7 @@ impl Catalog {
                  FROM larder_home \
                  ORDER BY segment, start_block, until_seq",
                 [],
-                home,
+                pre_image,
             )
             .at("larder_home")
         })
@@ -128,7 +128,7 @@ impl Catalog {
     /// Where the content of parts of `blocks` is that this catalog of the past has to be asked for
     /// elsewhere: (part, place), by part (`HISTORY-4`, `HISTORY-5`). Nothing in a catalog of the
     /// present.
-    pub fn homes(&self, blocks: &Extent) -> Result<Vec<(Extent, Extent)>> {
+    pub fn pre_images(&self, blocks: &Extent) -> Result<Vec<(Extent, Extent)>> {
         match self.as_of {
             Some(seq) => self.places_at(blocks, seq),
             None => Ok(Vec::new()),

@@ -4,7 +4,7 @@
 use crate::codec::{signed, unsigned};
 use crate::error::{At, Result};
 use crate::extents::extent;
-use crate::history::HOME_BLOCKS_MAX;
+use crate::history::PRE_IMAGE_BLOCKS_MAX;
 use crate::read::rows;
 use larder_format::{CommitSeq, Extent, SegmentIndex};
 use rusqlite::{Connection, Row, params};
@@ -21,18 +21,18 @@ pub(crate) fn places_at(
     let mut wanted = vec![(*blocks, *blocks, seq)];
     while let Some((place, part, seq)) = wanted.pop() {
         let mut rest = vec![place];
-        for (home, copy, until) in homes_over(reader, &place, seq)? {
+        for (origin, copy, until) in pre_images_over(reader, &place, seq)? {
             let mut left = Vec::new();
             for piece in rest.drain(..) {
-                if !piece.overlaps(&home) {
+                if !piece.overlaps(&origin) {
                     left.push(piece);
                     continue;
                 }
-                let start = piece.start_block.max(home.start_block);
-                let end = piece.end_block().min(home.end_block());
+                let start = piece.start_block.max(origin.start_block);
+                let end = piece.end_block().min(origin.end_block());
                 let count = end - start;
                 wanted.push((
-                    copy.slice(start - home.start_block, count),
+                    copy.slice(start - origin.start_block, count),
                     part.slice(start - place.start_block, count),
                     until,
                 ));
@@ -67,9 +67,9 @@ pub(crate) fn places_at(
     Ok(parts)
 }
 
-/// The rows about homes that share blocks with `place` and count for commit `seq`, the one that
-/// counts first first.
-fn homes_over(
+/// The rows about pre-images that share blocks with `place` and count for commit `seq`, the one
+/// that counts first first.
+fn pre_images_over(
     reader: &Connection,
     place: &Extent,
     seq: CommitSeq,
@@ -85,20 +85,20 @@ fn homes_over(
             signed(place.start_block),
             signed(place.end_block()),
             signed(seq.0),
-            signed(HOME_BLOCKS_MAX)
+            signed(PRE_IMAGE_BLOCKS_MAX)
         ],
-        home,
+        pre_image,
     )
     .at("larder_home")
 }
 
 /// A row of `larder_home`: what, where its content is, up to which commit.
-pub(crate) fn home(row: &Row<'_>) -> rusqlite::Result<(Extent, Extent, CommitSeq)> {
-    let home = extent(row)?;
+pub(crate) fn pre_image(row: &Row<'_>) -> rusqlite::Result<(Extent, Extent, CommitSeq)> {
+    let origin = extent(row)?;
     let copy = Extent::new(
         SegmentIndex(row.get(3)?),
         unsigned(row, 4)?,
-        home.block_count,
+        origin.block_count,
     );
-    Ok((home, copy, CommitSeq(unsigned(row, 5)?)))
+    Ok((origin, copy, CommitSeq(unsigned(row, 5)?)))
 }

@@ -90,7 +90,7 @@ impl Attr {
             gid: row.gid,
             nlink: row.nlink,
             size_bytes: row.size_bytes,
-            allocated_bytes: row.block_count * BLOCK_BYTES,
+            allocated_bytes: row.block_count.saturating_mul(BLOCK_BYTES),
             atime_ns: row.atime_ns,
             mtime_ns: row.mtime_ns,
             ctime_ns: row.ctime_ns,

@@ -499,7 +499,7 @@ impl Engine {
             holders_added: group.holders_added,
             holders_removed: group.holders_removed,
             reclaim_horizon: horizon.as_ref().map(|horizon| horizon.kept.clone()),
-            homes: group.homes,
+            pre_images: group.pre_images,
             moves: group.moves.into_pairs(),
             moved_away: horizon
                 .as_ref()

@@ -135,10 +135,10 @@ fn run(seed: u64) {
                 }
             }
             _ => {
-                let home = model.find_live(&mut rng, count);
+                let origin = model.find_live(&mut rng, count);
                 let copy = model.find_free(&mut rng, count);
-                if let (Some(home), Some(copy)) = (home, copy) {
-                    for (old, new) in Model::blocks(home).zip(Model::blocks(copy)) {
+                if let (Some(origin), Some(copy)) = (origin, copy) {
+                    for (old, new) in Model::blocks(origin).zip(Model::blocks(copy)) {
                         let content = model.live.remove(&old).unwrap();
                         model.place_of.insert(content, new);
                         model.retired.insert(new, content);
@@ -148,7 +148,7 @@ fn run(seed: u64) {
                     }
                     set.allocated.push((copy, StoreId::MAIN, INO));
                     set.retired.push((copy, StoreId::MAIN, INO));
-                    set.homes.push((home, copy));
+                    set.pre_images.push((origin, copy));
                     counts[3] += 1;
                 }
             }

@@ -249,7 +249,7 @@ fn run_model(seed: u64, op_count: usize) -> BTreeMap<String, i64> {
 fn every_moment_reads_as_the_model_says() {
     let mut counts: BTreeMap<String, i64> = BTreeMap::new();
     for seed in 1..=6 {
-        // CONTENT-9, HISTORY-1, HISTORY-2, HISTORY-3, HISTORY-4, HOME-1
+        // CONTENT-9, HISTORY-1, HISTORY-2, HISTORY-3, HISTORY-4, PREIMAGE-1
         for (what, count) in run_model(seed, 400) {
             *counts.entry(what).or_default() += count;
         }
@@ -268,7 +268,7 @@ fn every_moment_reads_as_the_model_says() {
 fn every_moment_reads_as_the_model_says_beside_two_backgrounds() {
     let mut counts: BTreeMap<String, i64> = BTreeMap::new();
     for seed in 201..=203 {
-        // CONTENT-9, HISTORY-1, HOME-1
+        // CONTENT-9, HISTORY-1, PREIMAGE-1
         for (what, count) in run_beside_the_background(seed, 400) {
             *counts.entry(what).or_default() += count;
         }

@@ -211,7 +211,7 @@ fn an_apply_that_finds_no_room_takes_none() {
         assert!(outcome.is_ok() || kind(outcome.map(drop)) == ErrorKind::NoSpace);
         db.sync().unwrap();
     }
-    assert_eq!(db.space().unwrap().retired_bytes, retired, "HOME-2");
+    assert_eq!(db.space().unwrap().retired_bytes, retired, "PREIMAGE-2");
     db.put(b"/small", &pattern(32 << 10, 9)).unwrap();
     db.sync().unwrap();
     assert!(content(&db, node) == model);
@@ -448,7 +448,7 @@ fn homes_are_saved_with_one_flush() {
     place.moment(&db);
     for (moment, model) in [(before, &first), (after, &model)] {
         let past = db.as_of(&moment).unwrap();
-        assert!(content(&past, node) == *model, "HOME-1, HISTORY-4");
+        assert!(content(&past, node) == *model, "PREIMAGE-1, HISTORY-4");
     }
     assert_clean(&db);
 }
@@ -484,10 +484,10 @@ fn an_apply_that_was_interrupted_saves_no_home_again() {
     );
     apply(&db);
     assert_eq!(db.space().unwrap().patch_bytes, 0);
-    assert_eq!(number(&db, homes), 300, "HOME-2");
+    assert_eq!(number(&db, homes), 300, "PREIMAGE-2");
     for (moment, model) in [(before, &first), (after, &model)] {
         let past = db.as_of(&moment).unwrap();
-        assert!(content(&past, node) == *model, "HOME-1, HISTORY-4");
+        assert!(content(&past, node) == *model, "PREIMAGE-1, HISTORY-4");
     }
     assert!(content(&db, node) == model);
     assert_clean(&db);

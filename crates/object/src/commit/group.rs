@@ -25,7 +25,7 @@ pub(crate) struct Group {
     pub allocated: Vec<Held>,
     pub retired_bytes: u64,
     /// Blocks that will be written over, and where their content is kept (`pre_images`).
-    pub homes: Vec<(Extent, Extent)>,
+    pub pre_images: Vec<(Extent, Extent)>,
     /// What was moved: where from, for the history.
     pub moves: Moves,
     /// Places that content was moved away from; they are retired as well.
@@ -82,7 +82,7 @@ impl Group {
             && self.retired.is_empty()
             && self.shared.is_empty()
             && self.allocated.is_empty()
-            && self.homes.is_empty()
+            && self.pre_images.is_empty()
             && self.segments.is_empty()
             && self.orphans_added.is_empty()
             && self.orphans_removed.is_empty()

@@ -1,4 +1,4 @@
-//! Homes: what patches will be written over is copied first, where history needs it.
+//! Pre-images: what patches will be written over is copied first, where history needs it.
 //!
 //! A small overwrite becomes a patch and is written in place later (`redo`), so that objects stay
 //! in one piece. Older versions name the same blocks. So before an apply writes, the old content of
@@ -6,13 +6,13 @@
 //! says where it is for whoever reads an older state.
 //!
 //! # Invariants
-//! * `HOME-1` While the database keeps history, a home that held something is written over only
-//!   after its copy was flushed and its row is durable.
-//! * `HOME-2` A home is copied once for a patch, however often the apply is tried; and there is
-//!   room for all homes of an apply before one is copied. What is copied is kept as long as
+//! * `PREIMAGE-1` While the database keeps history, a target that held something is written over
+//!   only after its copy was flushed and its row is durable.
+//! * `PREIMAGE-2` A target is copied once for a patch, however often the apply is tried; and there
+//!   is room for all targets of an apply before one is copied. What is copied is kept as long as
 //!   history.
 //!
-//! What is not copied: homes of logged content, which held nothing before; and homes that an
+//! What is not copied: targets of logged content, which held nothing before; and targets that an
 //! interrupted apply has written to already, whose first copy counts. Both show in their checksums;
 //! the second by their rows, too.
 
@@ -33,35 +33,35 @@ const BLOCK: usize = BLOCK_BYTES as usize;
 const RUN_BLOCKS: usize = 1024;
 
 /// A block that will be written over.
-struct Home<'w> {
+struct Target<'w> {
     owner: (StoreId, Ino),
     write: &'w InPlace,
 }
 
 /// Blocks that will be written over, and where they were copied to.
-struct HomeCopy {
+struct PreImage {
     owner: (StoreId, Ino),
-    home: Extent,
+    target: Extent,
     copy: Extent,
 }
 
 impl Engine {
-    /// Copies what the apply will write over, and commits that (`HOME-1`). The caller has the
+    /// Copies what the apply will write over, and commits that (`PREIMAGE-1`). The caller has the
     /// writer lock and a pin. [`ErrorKind::NoSpace`]: nothing was copied. Cost: reads and writes
     /// the blocks, one flush per segment, one commit.
-    pub(crate) fn save_homes(&self, objects: &[(Arc<Node>, Applied)]) -> Result<()> {
+    pub(crate) fn keep_pre_images(&self, objects: &[(Arc<Node>, Applied)]) -> Result<()> {
         if !self.keeps_history() {
             return Ok(());
         }
-        let homes = self.homes_to_save(objects)?;
-        if homes.is_empty() {
+        let targets = self.missing_pre_images(objects)?;
+        if targets.is_empty() {
             return Ok(());
         }
-        // Makes room if need be, as for any content (`HOME-2`).
-        let blocks = homes.len() as u64;
+        // Makes room if need be, as for any content (`PREIMAGE-2`).
+        let blocks = targets.len() as u64;
         let reservation = self.reserve(blocks, Purpose::Ordinary)?;
         let mut taken = self.allocate_reserved(reservation, blocks)?;
-        let copies = self.copy_homes(&homes, &taken.extents)?;
+        let copies = self.copy_targets(&targets, &taken.extents)?;
         taken.cut(copies.iter().map(|done| done.copy.block_count).sum());
         if copies.is_empty() {
             return Ok(());
@@ -77,52 +77,55 @@ impl Engine {
                 self.quarantine_unshared(&mut free, extent);
             }
             group
-                .homes
-                .extend(copies.iter().map(|done| (done.home, done.copy)));
+                .pre_images
+                .extend(copies.iter().map(|done| (done.target, done.copy)));
         }
         self.commit_now()
     }
 
-    /// Homes that will change and have no copy yet, by place.
-    fn homes_to_save<'w>(&self, objects: &'w [(Arc<Node>, Applied)]) -> Result<Vec<Home<'w>>> {
-        let mut homes: Vec<Home<'w>> = Vec::new();
+    /// Targets that will change and have no copy yet, by place.
+    fn missing_pre_images<'w>(
+        &self,
+        objects: &'w [(Arc<Node>, Applied)],
+    ) -> Result<Vec<Target<'w>>> {
+        let mut targets: Vec<Target<'w>> = Vec::new();
         for (node, applied) in objects {
             let writes = applied.writes.iter();
-            homes.extend(
+            targets.extend(
                 writes
                     .filter(|write| write.old_checksum != write.checksum)
-                    .map(|write| Home {
+                    .map(|write| Target {
                         owner: (node.store, node.ino),
                         write,
                     }),
             );
         }
-        homes.sort_unstable_by_key(|home| home.write.home);
-        let Some(oldest) = homes.iter().map(|home| home.write.seq).min() else {
-            return Ok(homes);
+        targets.sort_unstable_by_key(|target| target.write.target);
+        let Some(oldest) = targets.iter().map(|target| target.write.seq).min() else {
+            return Ok(targets);
         };
         // A copy that was made since the patch is of what is under the patch: the block has not
         // moved (PATCH-1).
-        let mut is_saved = vec![false; homes.len()];
-        for (saved, until) in self.catalog.homes_saved_after(oldest)? {
-            let first = homes.partition_point(|home| {
-                let place = &home.write.home;
+        let mut is_saved = vec![false; targets.len()];
+        for (saved, until) in self.catalog.pre_images_after(oldest)? {
+            let first = targets.partition_point(|target| {
+                let place = &target.write.target;
                 (place.segment, place.start_block) < (saved.segment, saved.start_block)
             });
-            let under = homes[first..]
+            let under = targets[first..]
                 .iter()
-                .take_while(|home| saved.overlaps(&home.write.home));
-            for (home, is_saved) in under.zip(&mut is_saved[first..]) {
-                *is_saved |= home.write.seq < until;
+                .take_while(|target| saved.overlaps(&target.write.target));
+            for (target, is_saved) in under.zip(&mut is_saved[first..]) {
+                *is_saved |= target.write.seq < until;
             }
         }
         let mut is_saved = is_saved.into_iter();
-        homes.retain(|_| is_saved.next() == Some(false));
-        Ok(homes)
+        targets.retain(|_| is_saved.next() == Some(false));
+        Ok(targets)
     }
 
-    /// Copies homes to `places`, from the first on, and flushes the copies.
-    fn copy_homes(&self, homes: &[Home<'_>], places: &[Extent]) -> Result<Vec<HomeCopy>> {
+    /// Copies targets to `places`, from the first on, and flushes the copies.
+    fn copy_targets(&self, targets: &[Target<'_>], places: &[Extent]) -> Result<Vec<PreImage>> {
         let mut places = Places {
             extents: places,
             skip: 0,
@@ -130,26 +133,32 @@ impl Engine {
         let mut copies = Vec::new();
         let mut touched = BTreeSet::new();
         let mut bytes: Vec<u8> = Vec::new();
-        let runs = homes.chunk_by(|a, b| {
-            let (left, right) = (&a.write.home, &b.write.home);
+        let runs = targets.chunk_by(|a, b| {
+            let (left, right) = (&a.write.target, &b.write.target);
             a.owner == b.owner && left.is_followed_by(right) && left.ag_index() == right.ag_index()
         });
         for run in runs.flat_map(|run| run.chunks(RUN_BLOCKS)) {
             let owner = run[0].owner;
-            let start = run[0].write.home;
+            let start = run[0].write.target;
             let whole = Extent::new(start.segment, start.start_block, run.len() as u64);
             bytes.resize(run.len() * BLOCK, 0);
             for (mut first, mut count) in self.read_run(&whole, run, &mut bytes)? {
                 while count > 0 {
                     let Some(copy) = places.take(count) else {
-                        return Err(broken("there are fewer places than homes to save (HOME-2)"));
+                        return Err(broken(
+                            "there are fewer places than targets to save (PREIMAGE-2)",
+                        ));
                     };
                     let part = first as usize * BLOCK..(first + copy.block_count) as usize * BLOCK;
                     self.segment(copy.segment)?
                         .write(copy.start_block, &[&bytes[part]])?;
                     touched.insert(copy.segment);
-                    let home = whole.slice(first, copy.block_count);
-                    copies.push(HomeCopy { owner, home, copy });
+                    let target = whole.slice(first, copy.block_count);
+                    copies.push(PreImage {
+                        owner,
+                        target,
+                        copy,
+                    });
                     first += copy.block_count;
                     count -= copy.block_count;
                 }
@@ -165,10 +174,10 @@ impl Engine {
     fn read_run(
         &self,
         whole: &Extent,
-        run: &[Home<'_>],
+        run: &[Target<'_>],
         bytes: &mut [u8],
     ) -> Result<Vec<(u64, u64)>> {
-        let checksums: Vec<Checksum> = run.iter().map(|home| home.write.old_checksum).collect();
+        let checksums: Vec<Checksum> = run.iter().map(|target| target.write.old_checksum).collect();
         let segment = self.segment(whole.segment)?;
         if is_there(segment.read(whole.start_block, bytes, &checksums))? {
             return Ok(vec![(0, whole.block_count)]);
@@ -202,7 +211,7 @@ fn is_there(read: std::result::Result<(), SegmentError>) -> Result<bool> {
 }
 
 /// The copies as extents with their owners, neighbours joined.
-fn owned(copies: &[HomeCopy]) -> Vec<(Extent, (StoreId, Ino))> {
+fn owned(copies: &[PreImage]) -> Vec<(Extent, (StoreId, Ino))> {
     let mut joined: Vec<(Extent, (StoreId, Ino))> = Vec::new();
     for done in copies {
         match joined.last_mut() {

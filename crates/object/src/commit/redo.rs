@@ -18,17 +18,17 @@
 //!
 //! # Words
 //! *Patch*: the newest content of a mapped block, in the catalog. *Apply*: to write patches in
-//! place. *Home*: what the segment holds under a patch.
+//! place. *Target*: what the segment holds under a patch.
 //!
 //! # Invariants
-//! * `PATCH-1` A patched block is mapped, and its patch is its content: nobody reads the home,
+//! * `PATCH-1` A patched block is mapped, and its patch is its content: nobody reads the target,
 //!   which may be old, torn or new.
 //! * `PATCH-2` A session reads the patches of an object from the catalog after the root of its list
 //!   of pieces and before any of its map pages, and drops all of them together.
-//! * `PATCH-3` A home is written only while a committed patch covers it, by the session that has
+//! * `PATCH-3` A target is written only while a committed patch covers it, by the session that has
 //!   the writer lock, and only when every pin and every read under way is at or past the patch's
 //!   commit.
-//! * `PATCH-4` Rows go in a commit that follows the flush of the homes, and that brings the
+//! * `PATCH-4` Rows go in a commit that follows the flush of the targets, and that brings the
 //!   checksums of what was written.
 //! * `PATCH-5` Patches are bounded: beyond `EngineOptions::patch_bytes_max` small overwrites go
 //!   copy-on-write as all others do.
@@ -36,8 +36,8 @@
 //!   which anything is kept (`WHOLE-1`), and no provisional block. (New blocks may be patches
 //!   whatever becomes of them, see `log_inlined`: who places them anew ends these patches.)
 //!
-//! # Why no reader meets a home that is being written
-//! Let a patch be of commit S. Whoever reads a home from a segment, with the checksum of the map,
+//! # Why no reader meets a target that is being written
+//! Let a patch be of commit S. Whoever reads a target from a segment, with the checksum of the map,
 //! has planned that from patches and map pages in memory.
 //! * In this process: a plan made before the patch was in memory belongs to a read that began
 //!   (`begin_read`) below S, and holds the horizon below S until it ends. A plan made later, under
@@ -46,11 +46,11 @@
 //! * In another session: while its pin is below S nothing is written (`PATCH-3`). A pin reaches S
 //!   only after the session dropped all that is older (`SESSION-3`); what it reads from the catalog
 //!   after that holds the row of S, until the apply's commit A deletes it. If it read the patch
-//!   before A and the map page after: the patch hides the new home, and both are the same bytes.
+//!   before A and the map page after: the patch hides the new target, and both are the same bytes.
 //!   Patch after A and map page before A would be wrong, and cannot be (`PATCH-2`).
 //! * A read that begins during the apply, in any session, begins at S or later: one of the above.
 //!
-//! The homes cannot be given to another object meanwhile: applying is a read itself (it pins), so
+//! The targets cannot be given to another object meanwhile: applying is a read itself (it pins), so
 //! nothing that is retired during the apply is reclaimed.
 //!
 //! # Recovery
@@ -93,7 +93,9 @@ impl View {
     /// Bytes of patches that wait for being applied, replaced ones included, as far as this session
     /// has noticed: exact with the writer lock.
     pub fn patch_bytes(&self) -> u64 {
-        self.patches.blocks.load(Ordering::SeqCst) * BLOCK_BYTES
+        // A stranger's rows may say anything.
+        let blocks = self.patches.blocks.load(Ordering::SeqCst);
+        blocks.saturating_mul(BLOCK_BYTES)
     }
 
     /// Reads the patches of an object. The map must not have been read before (`PATCH-2`).
@@ -284,7 +286,7 @@ impl Engine {
     /// contiguous piece, one flush per segment, one commit.
     pub(crate) fn apply_patches(&self) -> Result<()> {
         if self.patches.blocks.load(Ordering::SeqCst) == 0 || self.session.workspace.is_some() {
-            return Ok(()); // WORKSPACE-8: the homes are the parent's.
+            return Ok(()); // WORKSPACE-8: the targets are the parent's.
         }
         let _one_at_a_time = lock(&self.patches.applying);
         match self.apply_pinned() {
@@ -321,7 +323,7 @@ impl Engine {
                 objects.push((node, applied));
             }
         }
-        self.save_homes(&objects)?; // HOME-1
+        self.keep_pre_images(&objects)?; // PREIMAGE-1
         self.settle_flushes()?; // FLUSH-3
         self.write_in_place(&objects)?;
         for (node, applied) in objects {
@@ -367,7 +369,7 @@ impl Engine {
             writes.push(InPlace {
                 block,
                 seq,
-                home: extent.slice(0, 1),
+                target: extent.slice(0, 1),
                 bytes: patch.bytes.clone(),
                 checksum: block_checksum(&patch.bytes),
                 old_checksum: checksums[0],
@@ -383,12 +385,12 @@ impl Engine {
             .iter()
             .flat_map(|(_, applied)| &applied.writes)
             .collect();
-        writes.sort_unstable_by_key(|write| write.home);
+        writes.sort_unstable_by_key(|write| write.target);
         let mut touched = BTreeSet::new();
-        let pieces = writes.chunk_by(|a, b| a.home.is_followed_by(&b.home));
+        let pieces = writes.chunk_by(|a, b| a.target.is_followed_by(&b.target));
         for piece in pieces.flat_map(|piece| piece.chunks(REQUEST_BLOCKS)) {
             let buffers: Vec<&[u8]> = piece.iter().map(|write| &*write.bytes).collect();
-            let start = piece[0].home;
+            let start = piece[0].target;
             self.segment(start.segment)?
                 .write(start.start_block, &buffers)?;
             touched.insert(start.segment);
@@ -411,8 +413,8 @@ impl Engine {
     ) -> Result<()> {
         let source = self.map_source(node);
         let content = &mut state.content;
-        // The home then holds, since the patch, what the map has said of it since: nothing else is
-        // to be kept.
+        // The target then holds, since the patch, what the map has said of it since: nothing else
+        // is to be kept.
         let is_settled = applied.writes.iter().all(|write| {
             content.patches.is_of(write.block, write.seq) && write.old_checksum == write.checksum
         });
@@ -423,12 +425,14 @@ impl Engine {
             }
             let is_there = match content.map.find(source, write.block)? {
                 // What was logged has its checksum already.
-                Mapped::Run { extent, checksums } if extent.slice(0, 1) == write.home => {
+                Mapped::Run { extent, checksums } if extent.slice(0, 1) == write.target => {
                     checksums[0] == write.checksum
-                        || content
-                            .map
-                            .insert(source, write.block, write.home, &[write.checksum])?
-                            == [write.home]
+                        || content.map.insert(
+                            source,
+                            write.block,
+                            write.target,
+                            &[write.checksum],
+                        )? == [write.target]
                 }
                 _ => false,
             };

@@ -145,7 +145,7 @@ impl Engine {
         }
         let newest = self.catalog.commit_seq()?;
         let (cut, _) = self.limit(&Cuts::even(newest), &self.catalog.snapshots()?)?;
-        Ok(self.catalog.retired_blocks_by(&cut)? * BLOCK_BYTES)
+        Ok((self.catalog.retired_blocks_by(&cut)?).saturating_mul(BLOCK_BYTES))
     }
 
     /// Lets history go (`TIME-6`). Errors: [`ErrorKind::InvalidInput`] without history, for a
@@ -340,7 +340,7 @@ impl Engine {
                 .iter()
                 .find(|row| row.store == one.store)
                 .map_or_else(String::new, |row| row.name.clone()),
-            bytes: one.block_count * BLOCK_BYTES,
+            bytes: one.block_count.saturating_mul(BLOCK_BYTES),
             row_count: one.row_count,
             row_bytes: one.row_bytes,
         });

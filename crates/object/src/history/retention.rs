@@ -264,7 +264,7 @@ impl Engine {
         }
         let horizon = self.catalog.history_horizon(self.now_ns())?;
         if !horizon.stores.is_empty() {
-            return Ok(self.catalog.spare_blocks(&horizon)? * BLOCK_BYTES);
+            return Ok((self.catalog.spare_blocks(&horizon)?).saturating_mul(BLOCK_BYTES));
         }
         match horizon.is_spare() {
             true => Ok(retired_bytes),

@@ -25,7 +25,7 @@ impl Engine {
             live_bytes: space.live_bytes,
             retired_bytes: space.retired_bytes,
             history_bytes: self.history_bytes()?,
-            shared_bytes: self.catalog.shared_blocks()? * BLOCK_BYTES,
+            shared_bytes: (self.catalog.shared_blocks()?).saturating_mul(BLOCK_BYTES),
             map_page_bytes: self.catalog.shared_pages()?.bytes,
             free_bytes: space.free_bytes,
             segment_bytes: space.segment_bytes,
@@ -76,7 +76,7 @@ impl Engine {
             let cells = (0..block_count.div_ceil(cell_blocks)).map(cell).collect();
             let map = SegmentMap {
                 segment: segment.0,
-                cell_bytes: cell_blocks * BLOCK_BYTES,
+                cell_bytes: cell_blocks.saturating_mul(BLOCK_BYTES),
                 cells,
             };
             maps.insert(segment, map);

@@ -62,9 +62,9 @@ impl Engine {
             .capacity_blocks()
             .map_or(segment_bytes + growth, |blocks| blocks * BLOCK_BYTES);
         let (live, retired) = self.catalog.extent_totals()?;
-        let used_bytes = (live + retired) * BLOCK_BYTES;
+        let used_bytes = live.saturating_add(retired).saturating_mul(BLOCK_BYTES);
         let free_bytes = capacity_bytes.saturating_sub(used_bytes);
-        let retired_bytes = retired * BLOCK_BYTES;
+        let retired_bytes = retired.saturating_mul(BLOCK_BYTES);
         // The two are counted one after the other.
         let spare_bytes = (self.spare_history_bytes(retired_bytes)?).min(retired_bytes);
         let (granted, reserved) = {
@@ -74,7 +74,7 @@ impl Engine {
                 space.reserved_blocks() * BLOCK_BYTES,
             )
         };
-        let own_bytes = capacity_bytes.saturating_sub(granted * BLOCK_BYTES);
+        let own_bytes = capacity_bytes.saturating_sub(granted.saturating_mul(BLOCK_BYTES));
         let held_back = own_bytes / larder_space::format::limits::HELD_BACK_DIVISOR;
         let mut inode_count = 0;
         for store in self.table_stores()? {
@@ -83,7 +83,7 @@ impl Engine {
         Ok(SpaceReport {
             capacity_bytes,
             segment_bytes,
-            live_bytes: live * BLOCK_BYTES,
+            live_bytes: live.saturating_mul(BLOCK_BYTES),
             retired_bytes,
             spare_bytes,
             free_bytes,
@@ -204,7 +204,7 @@ impl Engine {
             .transpose()?;
         let (live, _) = self.catalog.extent_totals()?;
         let retired_total = self.catalog.info()?.retired_bytes_total;
-        report.storage_age = storage_age(retired_total, live * BLOCK_BYTES);
+        report.storage_age = storage_age(retired_total, live.saturating_mul(BLOCK_BYTES));
         self.count_holes(&mut report)?;
         if blocks > 0 {
             let mean_bytes = (blocks * BLOCK_BYTES) as f64 / counts.len() as f64;
@@ -435,7 +435,7 @@ impl Engine {
         report: &mut CheckReport,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<()> {
-        let total = self.catalog.extent_totals()?.0 * BLOCK_BYTES;
+        let total = (self.catalog.extent_totals()?.0).saturating_mul(BLOCK_BYTES);
         let mut buffer = vec![0; (READ_BLOCKS * BLOCK_BYTES) as usize];
         self.for_each_mapped(|store, row| {
             // SESSION-2: what this map names is not reclaimed before the pin is dropped.

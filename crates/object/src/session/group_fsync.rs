@@ -19,7 +19,7 @@
 //!   off. Who comes later as a session is born by a commit with its flush, which is also that of
 //!   everything before it in the log.
 //! * `FLUSH-3` What this process makes durable elsewhere because of a commit that owes its flush
-//!   waits for it: homes of patches (`PATCH-3`), and what `sync` promises of files. (Reclaim and
+//!   waits for it: targets of patches (`PATCH-3`), and what `sync` promises of files. (Reclaim and
 //!   checkpoints come after a flush by themselves: a group commit flushes the log, and SQLite does
 //!   before it copies it.)
 //! * `FLUSH-5` A flush covers no commit that is under way when it begins, and who waits for one
@@ -269,7 +269,7 @@ mod tests {
 
     /// What lies in place is written over only when the commits that say so are durable.
     #[test]
-    fn homes_wait_for_what_is_owed() {
+    fn targets_wait_for_what_is_owed() {
         let dir = tempfile::tempdir().unwrap();
         let host = open(dir.path());
         let node = insert(&host);

@@ -193,7 +193,8 @@ pub fn list_transactions(parent: &Path) -> Result<Vec<TransactionInfo>> {
                 begun_ns: row.begun_ns,
                 is_bound: row.is_bound,
                 is_open: matches!(try_seal(&parent, row.id)?, Sealing::Open),
-                granted_bytes: engine.catalog.granted_blocks(Some(row.id))? * BLOCK_BYTES,
+                granted_bytes: (engine.catalog.granted_blocks(Some(row.id))?)
+                    .saturating_mul(BLOCK_BYTES),
             })
         });
         infos.collect()

@@ -7,12 +7,12 @@
 //!   (`HISTORY-3`). Each read of the catalog looks whether the pin is still there: the end of the
 //!   host's session ends it, and then reads fail.
 //!
-//! # Why no read meets a home that was written over
-//! A home's row is durable before the home is written (`HOME-1`). A read asks for rows, then reads,
-//! and the checksums are those of its moment. If it finds other bytes, somebody has written between
-//! the two: it asks again, and finds the row. The same holds for content that was moved: its row is
-//! durable before its old place is free (`HISTORY-5`). Where the answer is the one of the last
-//! time, other bytes are damage.
+//! # Why no read meets a block that was written over
+//! The row of a place is durable before it is written over (`PREIMAGE-1`). A read asks for rows,
+//! then reads, and the checksums are those of its moment. If it finds other bytes, somebody has
+//! written between the two: it asks again, and finds the row. The same holds for content that was
+//! moved: its row is durable before its old place is free (`HISTORY-5`). Where the answer is the
+//! one of the last time, other bytes are damage.
 
 use crate::Result;
 use crate::engine::Engine;
@@ -117,7 +117,7 @@ impl Engine {
         Ok(self.catalog.resolve_moment(moment, self.now_ns())?)
     }
 
-    /// Every block that a superseded map names, and every copy of a home, is held by an extent row
+    /// Every block that a superseded map names, and every pre-image, is held by an extent row
     /// (`HISTORY-3`).
     pub(crate) fn check_history(&self, findings: &mut Vec<String>) -> Result<()> {
         const BATCH: usize = 256;
@@ -173,11 +173,11 @@ impl Engine {
                 break;
             }
         }
-        for (home, copy, until) in self.catalog.all_homes()? {
+        for (place, copy, until) in self.catalog.all_pre_images()? {
             let places = self.places_of(&copy, until)?;
             if let Some(lost) = places.iter().find(|part| !is_held(part)) {
                 findings.push(format!(
-                    "{copy}, the copy of {home} until commit {until}, has no extent row at {lost} \
+                    "{copy}, the copy of {place} until commit {until}, has no extent row at {lost} \
                      (HISTORY-4)"
                 ));
             }
@@ -223,16 +223,16 @@ impl View {
         checksums: &[Checksum],
         target: &mut [u8],
     ) -> Result<()> {
-        let mut homes = self.catalog.homes(&read.extent)?;
+        let mut pre_images = self.catalog.pre_images(&read.extent)?;
         let mut has_asked_again = false;
-        while let Err(error) = self.read_homes(read, &homes, checksums, target) {
+        while let Err(error) = self.read_pre_images(read, &pre_images, checksums, target) {
             // It may lie in a part of the segments that is younger than this view.
             self.look_at_segments()?;
-            let now = self.catalog.homes(&read.extent)?;
-            if has_asked_again && now == homes {
+            let now = self.catalog.pre_images(&read.extent)?;
+            if has_asked_again && now == pre_images {
                 return Err(error);
             }
-            (homes, has_asked_again) = (now, true);
+            (pre_images, has_asked_again) = (now, true);
         }
         Ok(())
     }
@@ -255,26 +255,26 @@ impl View {
         Ok(places)
     }
 
-    fn read_homes(
+    fn read_pre_images(
         &self,
         read: &DeviceRead,
-        homes: &[(Extent, Extent)],
+        pre_images: &[(Extent, Extent)],
         checksums: &[Checksum],
         target: &mut [u8],
     ) -> Result<()> {
         let known = self.segment_blocks();
         let is_known = |copy: &Extent| known.get(&copy.segment) >= Some(&copy.end_block());
-        if !homes.iter().all(|(_, copy)| is_known(copy)) {
+        if !pre_images.iter().all(|(_, copy)| is_known(copy)) {
             // Copies lie where segments have grown since this view was opened.
             self.look_at_segments()?;
         }
         let count = read.extent.block_count;
         let mut at = 0;
-        for (home, copy) in homes {
-            let start = home.start_block - read.extent.start_block;
+        for (origin, copy) in pre_images {
+            let start = origin.start_block - read.extent.start_block;
             self.read_part(read, (at, start), read.extent, checksums, target)?;
             // As if the whole extent lay where the copy is: only its part is read.
-            let end = start + home.block_count;
+            let end = start + origin.block_count;
             self.read_blocks(read, (start, end), *copy, checksums, target)?;
             at = end;
         }

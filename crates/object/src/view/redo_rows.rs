@@ -63,10 +63,10 @@ pub(crate) struct InPlace {
     pub block: u64,
     pub seq: CommitSeq,
     /// One block.
-    pub home: Extent,
+    pub target: Extent,
     pub bytes: Arc<[u8]>,
     pub checksum: Checksum,
-    /// What the map says of the home now; of logged content (`log_inlined`) the same.
+    /// What the map says of the target now; of logged content (`log_inlined`) the same.
     pub old_checksum: Checksum,
 }
 
