@@ -63,7 +63,7 @@ pub struct HistoryUse {
     pub block_count: u64,
     /// Rows in the catalog.
     pub row_count: u64,
-    /// Bytes of small content, maps and patches in these rows.
+    /// Bytes of small content, maps and redo rows in these rows.
     pub row_bytes: u64,
 }
 

@@ -146,7 +146,7 @@ impl StoreSql {
                  AND since_seq <= {{s}} UNION ALL {} ORDER BY 1 LIMIT ?4",
                 all("piece", "ino = ?2 AND key >= ?3", "key, value")
             )),
-            patches: text(&format!(
+            redo_rows: text(&format!(
                 "SELECT seq, blocks, bytes FROM (SELECT seq, id, blocks, bytes FROM larder_patch \
                    WHERE store = ?1 AND ino = ?2 AND seq <= {{s}} UNION ALL {}) ORDER BY seq, id",
                 all("patch", "ino = ?2", "since_seq, key, extra, value")

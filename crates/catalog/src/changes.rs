@@ -1,7 +1,7 @@
 //! A change set: everything one group commit changes, as plain data.
 
 use crate::cuts::Cuts;
-use crate::rows::{ContentRow, InodeRow, PatchRow};
+use crate::rows::{ContentRow, InodeRow, RedoRow};
 use larder_format::{CommitSeq, Extent, Ino, Name, SegmentIndex, SessionId, StoreId};
 
 /// Which attribute columns an update writes; others keep what plain SQL may have put there.
@@ -49,7 +49,7 @@ pub enum InodeChange {
     Insert(InodeRow),
     /// New values for the columns in the mask. The row exists.
     Update(InodeRow, AttrMask),
-    /// The inode goes, with its content row, map pages, pieces, patches and extended attributes
+    /// The inode goes, with its content row, map pages, pieces, redo rows and extended attributes
     /// (its extents are in [`ChangeSet::retired`]).
     Delete(Ino),
 }
@@ -132,14 +132,14 @@ pub struct ChangeSet {
     /// Encoded pages of lists of pieces `(store, ino, page number, bytes)`; `None` removes the
     /// page.
     pub piece_pages: Vec<(StoreId, Ino, u64, Option<Vec<u8>>)>,
-    /// New patch rows, after those that `patches_applied` and deleted inodes take away. Their
-    /// [`PatchRow::seq`] is not used: it is this commit.
-    pub patches: Vec<(StoreId, Ino, PatchRow)>,
-    /// All patch rows of the object up to that commit have been written in place, or are replaced
+    /// New redo rows, after those that `redo_applied` and deleted inodes take away. Their
+    /// [`RedoRow::seq`] is not used: it is this commit.
+    pub redo_rows: Vec<(StoreId, Ino, RedoRow)>,
+    /// All redo rows of the object up to that commit have been written in place, or are replaced
     /// by newer ones: they go. The number: if they have just so many blocks, the places of these
     /// blocks have held nothing else since the commits of the rows, and the history needs no copy
     /// of them.
-    pub patches_applied: Vec<(StoreId, Ino, CommitSeq, Option<u64>)>,
+    pub redo_applied: Vec<(StoreId, Ino, CommitSeq, Option<u64>)>,
     /// Among `inodes` are some that were deleted once: who remembers that they are gone has to be
     /// told (`FOREIGN-1`).
     pub has_revived: bool,
@@ -201,6 +201,6 @@ pub struct CommitOutcome {
     pub reclaim_horizon: Option<Cuts>,
     /// More was to go: the next commit takes the next step (`TIME-9`).
     pub has_more: bool,
-    /// By how much the number of blocks in all patch rows changed.
-    pub patch_blocks_change: i64,
+    /// By how much the number of blocks in all redo rows changed.
+    pub redo_blocks_change: i64,
 }

@@ -103,12 +103,11 @@ const SYSTEM: &[&str] = &[
        WHERE (coalesce(g.used_blocks, 0), coalesce(g.retired_blocks, 0))
          <> (coalesce(c.used_blocks, 0), coalesce(c.retired_blocks, 0))",
     "SELECT DISTINCT 'larder_patch: inode ' || p.ino || ' belongs to store ' || p.store
-         || ', which has no tables (PATCH-1)'
+         || ', which has no tables (REDO-1)'
        FROM larder_patch AS p LEFT JOIN larder_store AS s ON s.id = p.store AND s.table_store = s.id
        WHERE s.id IS NULL",
-    "SELECT 'larder_patch: a patch of inode ' || ino || ' of store ' || store || ' is of commit ' \
-     || seq
-         || ', which has not happened'
+    "SELECT 'larder_patch: a redo row of inode ' || ino || ' of store ' || store \
+     || ' is of commit ' || seq || ', which has not happened'
        FROM larder_patch WHERE seq > (SELECT value FROM larder_meta WHERE key = 'commit_seq')",
     "SELECT 'larder_holder: session ' || h.session || ' holds inode ' || h.ino || ' of store ' || \
      h.store
@@ -237,7 +236,7 @@ const STORE: &[&str] = &[
     "SELECT DISTINCT 'larder_piece: the list of inode ' || p.ino || ' of {t} has no root'
        FROM larder_piece AS p WHERE p.store = ?1 AND NOT EXISTS (
          SELECT 1 FROM larder_piece AS r WHERE r.store = ?1 AND r.ino = p.ino AND r.page = 0)",
-    "SELECT DISTINCT 'larder_patch: there is no file ' || p.ino || ' in {t} (PATCH-1)'
+    "SELECT DISTINCT 'larder_patch: there is no file ' || p.ino || ' in {t} (REDO-1)'
        FROM larder_patch AS p LEFT JOIN \"{t}\" AS i ON i.ino = p.ino
        WHERE p.store = ?1 AND i.kind IS NOT 'file'",
     "SELECT '{t}: inode ' || i.ino || ' is there since commit ' || i.since_seq || ' and was \

@@ -12,7 +12,7 @@ use crate::history::{self, Keeper};
 use crate::holders;
 use crate::map_pages;
 use crate::meta::{add_meta, next_commit_seq};
-use crate::patches;
+use crate::redo_rows;
 use crate::rows::ContentRow;
 use crate::saves;
 use crate::statements::{StoreSql, Stores, insert_inode};
@@ -77,7 +77,7 @@ impl Catalog {
                 feed::append(txn, seq, changes, &before)?;
             }
             let owner = |store| stores[&store].table_store;
-            let patch_blocks_change = patches::apply(txn, &keeper, changes, owner)?;
+            let redo_blocks_change = redo_rows::apply(txn, &keeper, changes, owner)?;
             history::add_pre_images(txn, seq, &changes.pre_images)?;
             history::add_moves(txn, &keeper, &changes.moves)?;
             debug_assert_eq!(
@@ -102,7 +102,7 @@ impl Catalog {
                 reclaimed,
                 reclaim_horizon,
                 has_more,
-                patch_blocks_change,
+                redo_blocks_change,
             })
         })?;
         match is_step {
@@ -123,8 +123,8 @@ impl Catalog {
         ids.extend(changes.piece_drops.iter().map(|change| change.0));
         ids.extend(changes.piece_pages.iter().map(|change| change.0));
         ids.extend(changes.xattrs.iter().map(|change| change.0));
-        ids.extend(changes.patches.iter().map(|change| change.0));
-        ids.extend(changes.patches_applied.iter().map(|change| change.0));
+        ids.extend(changes.redo_rows.iter().map(|change| change.0));
+        ids.extend(changes.redo_applied.iter().map(|change| change.0));
         let mut stores = (ids.into_iter())
             .map(|id| Ok((id, self.store_sql(id)?)))
             .collect::<Result<Stores>>()?;

@@ -4,8 +4,8 @@
 //! # Words
 //! A *look* reads the history backwards, in one state of the catalog, to where the look before it
 //! ended; a *mark* is what it leaves for the next one. *What sessions remember* of an inode: its
-//! row, target, content, map, pieces, patches and extended attributes, of a directory its entries,
-//! and where it is itself. The user's columns are always read.
+//! row, target, content, map, pieces, redo rows and extended attributes, of a directory its
+//! entries, and where it is itself. The user's columns are always read.
 //!
 //! # Invariants
 //! * `FOREIGN-1` A look names every inode of whose remembered rows a transaction that was committed
@@ -13,7 +13,7 @@
 //!   that the session changed itself.
 //! * `FOREIGN-2` A commit that adds to an inode which was there before supersedes a row of that
 //!   inode, while history is kept. So what is only created shows in the history too: a name in the
-//!   row of its directory, a page, a patch or an attribute in that of its file. *Guard*: debug
+//!   row of its directory, a page, a redo row or an attribute in that of its file. *Guard*: debug
 //!   builds look after each commit.
 //!
 //! # Why the history is enough
@@ -23,9 +23,9 @@
 //!   before, and not to what the session has committed itself since then.
 //! * What a session has changed itself it knows. A commit notes which rows of the history it has
 //!   added, in its own transaction, so nobody else's are among them, and a look passes them over.
-//! * Patches may go without a trace when their place holds the same content. The catalog says that
-//!   some have gone since the mark, and not whose: who remembers patches of an inode reads them
-//!   again.
+//! * Redo rows may go without a trace when their place holds the same content. The catalog says
+//!   that some have gone since the mark, and not whose: who remembers redo rows of an inode reads
+//!   them again.
 //! * A directory's place changes when the name goes that it had: the inode in that row counts as
 //!   changed.
 //!
@@ -54,7 +54,7 @@ use crate::meta::find_meta;
 use crate::names::StoreName;
 use crate::read::rows;
 use crate::statements::StoreSql;
-use crate::{Catalog, patches, reach, schema};
+use crate::{Catalog, reach, redo_rows, schema};
 use larder_format::{CommitSeq, Ino, StoreId};
 use rusqlite::{Connection, params};
 use std::collections::{BTreeSet, HashMap};
@@ -98,8 +98,8 @@ pub struct ForeignLook {
     pub seq: CommitSeq,
     /// What was changed since the mark, as every store that shows it; `None`: anything.
     pub changed: Option<Vec<(StoreId, Ino)>>,
-    /// Patches of any inodes may have gone, which changes no content.
-    pub have_patches_gone: bool,
+    /// Redo rows of any inodes may have gone, which changes no content.
+    pub have_redo_rows_gone: bool,
     /// For the next look; `None`: there can be none.
     pub mark: Option<Mark>,
 }
@@ -135,7 +135,7 @@ impl Catalog {
             return Ok(ForeignLook {
                 seq: self.commit_seq()?,
                 changed: None,
-                have_patches_gone: true,
+                have_redo_rows_gone: true,
                 mark: None,
             });
         }
@@ -180,7 +180,7 @@ fn look(
     Ok(ForeignLook {
         seq,
         changed: changed.map(|keys| mark.show(&keys)),
-        have_patches_gone: patches::gone_seq(state)? > since,
+        have_redo_rows_gone: redo_rows::gone_seq(state)? > since,
         mark: Some(mark),
     })
 }
@@ -373,7 +373,12 @@ pub(crate) fn find_untold(
             .iter()
             .map(|(store, ino, ..)| (*store, *ino)),
     );
-    added.extend(changes.patches.iter().map(|(store, ino, _)| (*store, *ino)));
+    added.extend(
+        changes
+            .redo_rows
+            .iter()
+            .map(|(store, ino, _)| (*store, *ino)),
+    );
     added.extend(changes.xattrs.iter().map(|(store, ino, ..)| (*store, *ino)));
     for (store, ino) in added {
         let sql = &stores[&store];

@@ -19,7 +19,7 @@
 //!   raising the number are one transaction; extents are reclaimed with the same horizon; who reads
 //!   a state pins it in a transaction that looks at the number ([`Catalog::pin_past`]), and reclaim
 //!   looks at the pins in its own; what was read counts only if the pin outlived it.
-//! * `HISTORY-4` What blocks held before a patch was written over them can be read where
+//! * `HISTORY-4` What blocks held before a redo row was written over them can be read where
 //!   `larder_home` says: for commit S the row with the lowest `until_seq` > S counts. *Guard*: the
 //!   row is durable before anything is written over; the copy is an extent that is retired by the
 //!   same commit.
@@ -28,9 +28,9 @@
 //!   again. So the old place is needed by nobody but those who read it now. *Guard*: the rows are
 //!   written by M itself; the old place is reclaimed only behind the pins of all sessions.
 //!
-//! Stores may keep history for different times: their invariants are those of `apart`. Patches of
+//! Stores may keep history for different times: their invariants are those of `apart`. Redo rows of
 //! blocks whose place holds the same content once they are applied need no copy
-//! (`ChangeSet::patches_applied`), unless they hide older ones that are in the history: a state
+//! (`ChangeSet::redo_applied`), unless they hide older ones that are in the history: a state
 //! that has those needs these as well. A transaction of several steps has one moment, its end:
 //! nobody reads a step. What plain SQL changes by itself has none before the next commit: who names
 //! or reads the present makes one ([`Catalog::commit_loose_changes`]).
@@ -69,8 +69,8 @@ pub(crate) const KEEP_PIECES: &str = "INSERT INTO larder_history (until_seq, wha
     key, since_seq, value) \
      SELECT ?1, 'piece', store, ino, page, since_seq, entries FROM larder_piece \
      WHERE store = ?2 AND ino = ?3 AND since_seq < ?1";
-/// Keeps the patches of an object up to a commit: `store`, `ino`, the commit.
-pub(crate) const KEEP_PATCHES: &str = "INSERT INTO larder_history (until_seq, what, store, ino, \
+/// Keeps the redo rows of an object up to a commit: `store`, `ino`, the commit.
+pub(crate) const KEEP_REDO_ROWS: &str = "INSERT INTO larder_history (until_seq, what, store, ino, \
     key, since_seq, value, extra) \
      SELECT ?1, 'patch', store, ino, id, seq, bytes, blocks FROM larder_patch \
      WHERE store = ?2 AND ino = ?3 AND seq <= ?4 AND seq < ?1 ORDER BY id";
@@ -145,7 +145,7 @@ impl KeepSql {
         }
     }
 
-    /// What keeps an inode with all that goes with it, but its names, pieces and patches: `ino`.
+    /// What keeps an inode with all that goes with it, but its names, pieces and redo rows: `ino`.
     pub(crate) fn all(&self) -> [&str; 4] {
         [&self.inode, &self.content, &self.pages, &self.xattrs]
     }

@@ -105,12 +105,12 @@ mod names;
 mod open;
 mod past;
 mod past_views;
-mod patches;
 mod pieces;
 mod place;
 mod places;
 mod reach;
 mod read;
+mod redo_rows;
 mod refusals;
 mod refused;
 mod retention;
@@ -171,7 +171,7 @@ pub use place::{CATALOG_FILE, CatalogOptions};
 pub use refusals::Refusal;
 pub use retention::{Retention, Retentions};
 pub use rows::{
-    AgRow, ContentRow, DatabaseInfo, DirentRow, ExtentRow, FileContent, InodeRow, PatchRow,
+    AgRow, ContentRow, DatabaseInfo, DirentRow, ExtentRow, FileContent, InodeRow, RedoRow,
     SegmentRow, SessionRow, StoreRow,
 };
 pub use schema::SCHEMA_VERSION;

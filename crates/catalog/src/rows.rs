@@ -158,13 +158,13 @@ pub struct DatabaseInfo {
     pub tuning: Tuning,
 }
 
-/// A row of the log of patches: the newest content of some blocks of one object.
+/// A row of the log of redo rows: the newest content of some blocks of one object.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PatchRow {
+pub struct RedoRow {
     /// The commit that wrote it.
     pub seq: CommitSeq,
     /// Logical block numbers.
     pub blocks: Vec<u64>,
-    /// The blocks' content, one behind the other; `None` ends the patches of these blocks.
+    /// The blocks' content, one behind the other; `None` ends the redo rows of these blocks.
     pub bytes: Option<Vec<u8>>,
 }

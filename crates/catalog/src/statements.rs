@@ -71,7 +71,7 @@ pub(crate) struct StoreSql {
 
     pub(crate) piece_page: String,
     pub(crate) piece_pages: String,
-    pub(crate) patches: String,
+    pub(crate) redo_rows: String,
 
     /// What a commit supersedes (`history`).
     pub(crate) keep: KeepSql,
@@ -196,7 +196,7 @@ impl StoreSql {
             piece_pages: "SELECT page, entries FROM larder_piece \
                  WHERE store = ?1 AND ino = ?2 AND page >= ?3 ORDER BY page LIMIT ?4"
                 .into(),
-            patches: "SELECT seq, blocks, bytes FROM larder_patch \
+            redo_rows: "SELECT seq, blocks, bytes FROM larder_patch \
                  WHERE store = ?1 AND ino = ?2 ORDER BY id"
                 .into(),
             keep: KeepSql::new(table_store, name),

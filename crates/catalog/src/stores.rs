@@ -10,7 +10,7 @@ use crate::rows::{InodeRow, StoreRow};
 use crate::statements::StoreSql;
 use crate::statements::insert_inode;
 use crate::{
-    Catalog, apart, feed, history, holders, map_pages, patches, retention, schema, showing,
+    Catalog, apart, feed, history, holders, map_pages, redo_rows, retention, schema, showing,
     temporal,
 };
 use larder_format::{CommitSeq, FileKind, Ino, StoreId};
@@ -171,7 +171,7 @@ impl Catalog {
                 txn.execute(&format!("DELETE FROM {table} WHERE store = ?1"), [store.0])
                     .at(table)?;
             }
-            patches::delete_store(txn, store)?;
+            redo_rows::delete_store(txn, store)?;
             apart::forget_store(txn, store)?;
             retention::forget_store(txn, store, now_ns)?;
             history::forget_store(txn, store)?;

@@ -535,7 +535,7 @@ impl HistoryReader<'_> {
 
     /// Whether somebody wrote or cut content of an inode after `after`, up to `upto`: a commit that
     /// changed it wrote the inode's row as well. Work in the background, which moves content or
-    /// writes patches in place, does not, and the times alone do not tell: the clock may stand
+    /// writes redo rows in place, does not, and the times alone do not tell: the clock may stand
     /// still, or be set back. Not told: a file that only became longer, or shorter by what was
     /// never written; its size does. Cost: the history of the inode.
     pub fn is_content_written(

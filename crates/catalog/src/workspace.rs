@@ -18,8 +18,8 @@
 //!   of the store [`GRANTS`], so it is in use for everybody else. *Guard*: the free set of a
 //!   workspace is its grants less its extent rows; `check` looks for grants of no transaction.
 //! * `WORKSPACE-2` What the base refers to stays readable until the transaction has ended: nothing
-//!   that was retired after its pin is reclaimed, and no patch that came later is written in place.
-//!   *Guard*: the pin is ≤ the copied commit, and is durable before the copy begins.
+//!   that was retired after its pin is reclaimed, and no redo row that came later is written in
+//!   place. *Guard*: the pin is ≤ the copied commit, and is durable before the copy begins.
 //! * `WORKSPACE-3` Of every row that is changed in a workspace its first image is kept, whoever
 //!   changes it, the engine or any SQL client. *Guard*: triggers on every table (`tracking`).
 //! * `WORKSPACE-4` A merge is one transaction: all that the workspace changed, or nothing. A key

@@ -66,9 +66,9 @@ pub(crate) fn expose(
             gauges.cached_inode_bytes,
         ),
         (
-            "larder_patch_bytes",
+            "larder_redo_bytes",
             "Small overwrites that wait to be written in place",
-            gauges.patch_bytes,
+            gauges.redo_bytes,
         ),
         (
             "larder_reserved_bytes",

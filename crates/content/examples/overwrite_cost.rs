@@ -2,7 +2,7 @@
 //! `cargo run --release -p larder --example overwrite_cost [DIR]`.
 //!
 //! An object of 256 MiB; each transaction overwrites one or eight random blocks of 4 KiB, or one of
-//! 8 KiB, and syncs. Alternating: with patches, without (copy-on-write), and a plain file in the
+//! 8 KiB, and syncs. Alternating: with redo rows, without (copy-on-write), and a plain file in the
 //! same directory (pwrite, fdatasync).
 
 use larder::{Caller, CreateOptions, Database, Name, NewNode, NodeId, OpenOptions};
@@ -37,9 +37,9 @@ fn measure(dir: &Path) -> Result<(), Box<dyn Error>> {
     plain.sync_all()?;
     for (count, bytes) in [(1, 4096), (8, 4096), (200, 8192), (1000, 8192)] {
         println!("{count} × {bytes} bytes per transaction: transactions/s");
-        let (patched, copied) = (open(dir, "patched", 64 << 20)?, open(dir, "copied", 0)?);
+        let (overwritten, copied) = (open(dir, "overwritten", 64 << 20)?, open(dir, "copied", 0)?);
         for _ in 0..ROUNDS {
-            for (name, (db, node)) in [("patched", &patched), ("copied", &copied)] {
+            for (name, (db, node)) in [("overwritten", &overwritten), ("copied", &copied)] {
                 let handle = db.open_file(*node, true)?;
                 let (wal, device) = (wal_bytes(dir, name), device_bytes()?);
                 let (rate, made) = round(count, bytes, &mut |offsets, data| {
@@ -67,9 +67,9 @@ fn measure(dir: &Path) -> Result<(), Box<dyn Error>> {
             let written = (device_bytes()? - device) as f64 / made as f64 / 1024.0;
             println!("  {:8} {rate:8.0}   {written:6.1} KiB written each", "ext4");
         }
-        for (name, (db, _)) in [("patched", patched), ("copied", copied)] {
+        for (name, (db, _)) in [("overwritten", overwritten), ("copied", copied)] {
             let start = Instant::now();
-            let waiting = db.space()?.patch_bytes;
+            let waiting = db.space()?.redo_bytes;
             db.close()?;
             let took = start.elapsed().as_millis();
             let db = Database::open(&dir.join(name), OpenOptions::default())?;
@@ -86,16 +86,12 @@ fn measure(dir: &Path) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn open(
-    dir: &Path,
-    name: &str,
-    patch_bytes_max: u64,
-) -> Result<(Database, NodeId), Box<dyn Error>> {
+fn open(dir: &Path, name: &str, redo_bytes_max: u64) -> Result<(Database, NodeId), Box<dyn Error>> {
     let path = dir.join(name);
     Database::create(&path, &CreateOptions::default())?;
     let options = OpenOptions {
         engine: EngineOptions {
-            patch_bytes_max,
+            redo_bytes_max,
             ..EngineOptions::default()
         },
         ..OpenOptions::default()

@@ -14,7 +14,7 @@ pub const COPY_BYTES_MAX: u64 = 64 << 20;
 const STEP_BYTES_MAX: u64 = 1 << 20;
 /// The same where what follows may be shared.
 const GAP_BYTES_MAX: u64 = 128 << 10;
-/// The same of the past, where what lay in patches is in the way: runs of at most 64 KiB.
+/// The same of the past, where what lay in redo rows is in the way: runs of at most 64 KiB.
 const PAST_GAP_BYTES_MAX: u64 = 16 << 10;
 /// How often in a row sharing may be tried in vain.
 const TRIES_MAX: u32 = 16;

@@ -13,7 +13,7 @@
 //! * `COMMIT-1` A group holds every change that ended before the freeze and none that began after:
 //!   groups are prefixes of the order of operations.
 //! * `COMMIT-2` Every block that the catalog names was written and flushed before the catalog's own
-//!   commit, or that commit patches it (`log_inlined`).
+//!   commit, or that commit logs it (`log_inlined`).
 //! * `COMMIT-3` Extents retired by a commit are reusable only after a later commit has deleted
 //!   their rows, and that one is durable.
 //! * `COMMIT-4` After a failed write, flush or commit nothing more is changed: memory is ahead of
@@ -394,7 +394,7 @@ impl Engine {
             entries: Vec::new(),
             xattrs: Vec::new(),
             content_row: None,
-            patches_ended: Vec::new(),
+            redo_ended: Vec::new(),
             drops_pieces: false,
             piece_pages: Vec::new(),
             flush: None,
@@ -458,7 +458,7 @@ impl Engine {
                 self.free_space().space.forfeit(reservation);
             }
         }
-        frozen.patches_ended = content.patches.take_ended();
+        frozen.redo_ended = content.redo_rows.take_ended();
         frozen.flush = self.plan_flush(state);
         let content = &mut state.content;
         debug_assert!(content.is_loaded || !content.has_inline_row, "NODE-1");
@@ -528,7 +528,7 @@ impl Engine {
         if self.session.workspace.is_some() {
             assert_granted(&self.catalog.grants(), &set.allocated);
         }
-        // COMMIT-2: the extents above were flushed by flush_contents, or are patched by this
+        // COMMIT-2: the extents above were flushed by flush_contents, or are overwritten by this
         // commit.
         let mut moved_away = group.moved_away;
         let outcome = self.commit_accepted(generation, &mut nodes, &mut set, &mut moved_away)?;
@@ -634,9 +634,9 @@ impl Engine {
         moved_away: Vec<Extent>,
     ) {
         self.known_seq.store(outcome.seq.0, Ordering::SeqCst);
-        self.publish_patches(outcome.patch_blocks_change);
+        self.publish_redo(outcome.redo_blocks_change);
         if self.private.is_none() {
-            self.note_patches_at(outcome.seq, self.patches.blocks.load(Ordering::SeqCst));
+            self.note_redo_at(outcome.seq, self.redo_rows.blocks.load(Ordering::SeqCst));
         }
         self.publish_free_space(set, outcome, moved_away);
         self.publish_shares(generation);
@@ -645,7 +645,7 @@ impl Engine {
             state.is_committing = false;
             state.entries.retain(|delta| delta.generation > generation);
             state.content.map.forget_cut();
-            state.content.patches.publish(outcome.seq);
+            state.content.redo_rows.publish(outcome.seq);
             self.cache.count_map(&frozen.node, &state);
             if frozen.is_deleted {
                 drop(state);

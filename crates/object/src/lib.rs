@@ -7,14 +7,14 @@
 //!
 //! # Invariants
 //! Each module states its own: `WRITER-n`, `SESSION-n`, `CACHE-n`, `NODE-n`, `GATHER-n`, `WHOLE-n`,
-//! `MAP-4`, `PIECE-n`, `PATCH-n`, `LOGGED-n`, `POOL-n`, `EDIT-n`, `COMMIT-n`, `CHECKPOINT-n`,
+//! `MAP-4`, `PIECE-n`, `REDO-n`, `LOGGED-n`, `POOL-n`, `EDIT-n`, `COMMIT-n`, `CHECKPOINT-n`,
 //! `LEADER-n`, `RESERVE-n`, `PRIVATE-n`, `SHARE-n`, `FOREIGN-3`, `FOREIGN-4`.
 //!
 //! # The road
 //! ```text
 //!  content ── namespace (names, attributes) ─┐
 //!          └─ edit (content) ── gather ──────┴─▶ group ──▶ commit ─┬─ write_path ─▶ segment
-//!  content ── read_path ◀── gather | frozen | inline | patch | map          └─ catalog
+//!  content ── read_path ◀── gather | frozen | inline | redo row | map          └─ catalog
 //! ```
 //!
 //! # Concurrency

@@ -27,7 +27,7 @@ pub struct SpaceReport {
     /// reserved.
     pub available_bytes: u64,
     /// Small overwrites in the catalog that wait for being written in place.
-    pub patch_bytes: u64,
+    pub redo_bytes: u64,
     /// The catalog's files.
     pub catalog_bytes: u64,
     /// Number of inodes, all stores.
@@ -158,7 +158,7 @@ pub struct Gauges {
     /// Inodes in memory that were dropped because of both.
     pub foreign_dropped_count: u64,
     /// Small overwrites in the catalog that wait for being written in place, bytes.
-    pub patch_bytes: u64,
+    pub redo_bytes: u64,
     /// Reserved for writes, bytes.
     pub reserved_bytes: u64,
     /// Objects that wait to be gathered into one piece.

@@ -27,7 +27,7 @@ use crate::error::{ErrorKind, io_error};
 use crate::host::system_clock;
 use crate::session::Session;
 use crate::view::cache::NodeCache;
-use crate::view::redo_rows::PatchBook;
+use crate::view::redo_rows::RedoBook;
 use crate::{Error, Result};
 use larder_catalog::{Catalog, Mark, PastPin};
 use larder_segment::Segment;
@@ -50,7 +50,7 @@ pub struct View {
     pub(crate) cache: NodeCache,
     /// The newest commit whose effects it shows.
     pub(crate) known_seq: AtomicU64,
-    pub(crate) patches: PatchBook,
+    pub(crate) redo_rows: RedoBook,
     /// There may be objects with pieces in the catalog, or soon. Never false again.
     pub(crate) may_have_pieces: AtomicBool,
     /// What others commit.
@@ -86,7 +86,7 @@ impl View {
             namespace: RwLock::default(),
             cache: NodeCache::default(),
             known_seq: AtomicU64::new(seq.0),
-            patches: PatchBook::default(),
+            redo_rows: RedoBook::default(),
             may_have_pieces: AtomicBool::new(false),
             foreign: Foreign::default(),
             stopped: OnceLock::new(),

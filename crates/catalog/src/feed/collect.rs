@@ -112,7 +112,7 @@ impl Collected<'_> {
         written.extend(changes.map_cuts.iter().map(|row| (row.0, row.1)));
         written.extend(changes.piece_drops.iter().copied());
         written.extend(changes.piece_pages.iter().map(|row| (row.0, row.1)));
-        written.extend(changes.patches.iter().map(|row| (row.0, row.1)));
+        written.extend(changes.redo_rows.iter().map(|row| (row.0, row.1)));
         let directories: HashSet<Key> = (changes.dirents.iter())
             .map(|entry| (entry.0, entry.1))
             .collect();

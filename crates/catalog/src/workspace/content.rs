@@ -1,8 +1,8 @@
-//! Merging the content of one file: inline bytes, extent map, list of pieces, patches.
+//! Merging the content of one file: inline bytes, extent map, list of pieces, redo rows.
 //!
 //! What the workspace wrote lies in its grants and is taken over as it is. What it left lies where
 //! the parent has it, which may be another place than when the workspace began: the parent moves
-//! content, and writes patches in place. So a block of the base is found in the parent's map by
+//! content, and writes redo rows in place. So a block of the base is found in the parent's map by
 //! where it was.
 
 use super::files::Files;
@@ -19,8 +19,8 @@ use rusqlite::{OptionalExtension, params};
 use std::collections::{BTreeMap, HashMap};
 
 type Pages = BTreeMap<u64, Vec<u8>>;
-/// A patch row: its blocks, and their bytes unless it ends the patches of these blocks.
-type PatchBytes = (Vec<u8>, Option<Vec<u8>>);
+/// A redo row: its blocks, and their bytes unless it ends the redo rows of these blocks.
+type RedoBytes = (Vec<u8>, Option<Vec<u8>>);
 /// A block on a segment.
 type Place = (SegmentIndex, u64);
 
@@ -81,13 +81,15 @@ impl Files<'_> {
             return Ok(false);
         }
         let (old, theirs) = (self.old_pages(ino)?, self.pages("main", ino)?);
-        let (old_patches, their_patches) = (self.old_patches(ino)?, self.patches("main", ino)?);
-        if old == theirs && old_patches == their_patches {
+        let (old_redo_rows, their_redo_rows) =
+            (self.old_redo_rows(ino)?, self.redo_rows("main", ino)?);
+        if old == theirs && old_redo_rows == their_redo_rows {
             return Ok(true);
         }
-        // Moved, or patched in place: every block has the bytes that it had. Where a file was
+        // Moved, or overwritten in place: every block has the bytes that it had. Where a file was
         // written as well, its time says so, and equal checksums of other blocks are not trusted.
-        Ok(is_same_mtime && effective(&old, &old_patches)? == effective(&theirs, &their_patches)?)
+        Ok(is_same_mtime
+            && effective(&old, &old_redo_rows)? == effective(&theirs, &their_redo_rows)?)
     }
 
     /// Makes the workspace's content of a file the parent's.
@@ -284,27 +286,27 @@ impl Files<'_> {
         Ok(pages.at(&self.sql.table)?.into_iter().collect())
     }
 
-    fn patches(&self, schema: &str, ino: i64) -> Result<Vec<PatchBytes>> {
+    fn redo_rows(&self, schema: &str, ino: i64) -> Result<Vec<RedoBytes>> {
         let sql = format!(
             "SELECT blocks, bytes FROM {schema}.larder_patch WHERE store = ?1 AND ino = ?2 ORDER \
              BY id"
         );
-        self.patches_of(&sql, ino)
+        self.redo_rows_of(&sql, ino)
     }
 
-    /// The workspace makes no patches, but ends some, and drops those of inodes that go.
-    fn old_patches(&self, ino: i64) -> Result<Vec<PatchBytes>> {
-        let old = &self.old_patch;
+    /// The workspace makes no redo rows, but ends some, and drops those of inodes that go.
+    fn old_redo_rows(&self, ino: i64) -> Result<Vec<RedoBytes>> {
+        let old = &self.old_redo;
         let sql = format!(
             "SELECT blocks, bytes FROM (SELECT id, blocks, bytes FROM ws.larder_patch \
                WHERE store = ?1 AND ino = ?2 AND id NOT IN (SELECT k0 FROM ws.{old}) \
              UNION ALL SELECT k0, c5, c6 FROM ws.{old} WHERE existed AND c2 = ?1 AND c3 = ?2) \
              ORDER BY id"
         );
-        self.patches_of(&sql, ino)
+        self.redo_rows_of(&sql, ino)
     }
 
-    fn patches_of(&self, sql: &str, ino: i64) -> Result<Vec<PatchBytes>> {
+    fn redo_rows_of(&self, sql: &str, ino: i64) -> Result<Vec<RedoBytes>> {
         rows(self.txn, sql, params![self.store.0, ino], |row| {
             Ok((row.get(0)?, row.get(1)?))
         })
@@ -316,8 +318,8 @@ fn decode(bytes: &[u8]) -> Result<MapPage> {
     MapPage::decode(bytes).map_err(|error| CatalogError::corrupt(error.to_string()))
 }
 
-/// What every block reads as: the checksum of its bytes, patches counted in.
-fn effective(pages: &Pages, patches: &[PatchBytes]) -> Result<BTreeMap<u64, u32>> {
+/// What every block reads as: the checksum of its bytes, redo rows counted in.
+fn effective(pages: &Pages, redo_rows: &[RedoBytes]) -> Result<BTreeMap<u64, u32>> {
     let mut blocks = BTreeMap::new();
     for (page, bytes) in pages {
         for run in decode(bytes)?.runs() {
@@ -326,7 +328,7 @@ fn effective(pages: &Pages, patches: &[PatchBytes]) -> Result<BTreeMap<u64, u32>
         }
     }
     let mut over: BTreeMap<u64, u32> = BTreeMap::new();
-    for (numbers, bytes) in patches {
+    for (numbers, bytes) in redo_rows {
         let numbers = numbers
             .as_chunks::<8>()
             .0

@@ -32,7 +32,7 @@ pub(crate) struct Files<'m> {
     pub(crate) grants: &'m Grants,
     pub(crate) seq: CommitSeq,
     pub(crate) old_piece: String,
-    pub(crate) old_patch: String,
+    pub(crate) old_redo: String,
     keeper: &'m Keeper,
     /// The number of the table, if the user's columns are kept.
     kept_columns: Option<i64>,
@@ -66,7 +66,7 @@ impl<'m> Files<'m> {
             keeper,
             kept_columns: temporal::find_kept(txn, name)?,
             old_piece: old("larder_piece")?,
-            old_patch: old("larder_patch")?,
+            old_redo: old("larder_patch")?,
             mount,
             tables,
             inode: Shape::read(txn, "ws", name)?,

@@ -4,7 +4,7 @@
 
 use crate::codec::signed;
 use crate::error::{At, Result};
-use crate::history::{KEEP_PATCHES, KeepSql, Keeper};
+use crate::history::{KEEP_REDO_ROWS, KeepSql, Keeper};
 use crate::read::rows;
 use crate::tracking::Tracked;
 use larder_format::{CommitSeq, StoreId};
@@ -45,8 +45,8 @@ pub(super) fn keep(
             keeper.keep(txn, &text, &[])?;
         }
     }
-    // A change of content touches the inode, and takes inline content, pieces and patches from the
-    // workspace.
+    // A change of content touches the inode, and takes inline content, pieces and redo rows from
+    // the workspace.
     let Some(condition) = touched(tables, name, "ino") else {
         return Ok(());
     };
@@ -60,11 +60,11 @@ pub(super) fn keep(
     );
     keeper.keep(txn, &text, &[])?;
     // Those that stay are there twice, with the same bytes.
-    let patched =
+    let overwritten =
         format!("SELECT DISTINCT ino FROM main.larder_patch WHERE store = {store} AND {condition}");
-    let patched: Vec<i64> = rows(txn, &patched, [], |row| row.get(0)).at("larder_patch")?;
-    for ino in patched {
-        keeper.keep(txn, KEEP_PATCHES, params![store.0, ino, i64::MAX])?;
+    let overwritten: Vec<i64> = rows(txn, &overwritten, [], |row| row.get(0)).at("larder_patch")?;
+    for ino in overwritten {
+        keeper.keep(txn, KEEP_REDO_ROWS, params![store.0, ino, i64::MAX])?;
     }
     Ok(())
 }

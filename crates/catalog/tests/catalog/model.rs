@@ -206,7 +206,7 @@ fn step(model: &mut Model, dice: &mut Dice) -> (ChangeSet, CommitOutcome) {
         reclaimed,
         reclaim_horizon: changes.reclaim_horizon.clone(),
         has_more: false,
-        patch_blocks_change: 0,
+        redo_blocks_change: 0,
     };
     (changes, outcome)
 }

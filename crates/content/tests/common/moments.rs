@@ -18,21 +18,21 @@ pub const HOUR: i64 = 60 * MINUTE;
 #[derive(Clone)]
 pub struct Clock {
     now_ns: Arc<AtomicI64>,
-    /// See [`EngineOptions::patch_bytes_max`].
-    patch_bytes_max: u64,
+    /// See [`EngineOptions::redo_bytes_max`].
+    redo_bytes_max: u64,
 }
 
 impl Clock {
     pub fn new() -> Clock {
-        Clock::applying_patches_at(EngineOptions::default().patch_bytes_max)
+        Clock::applying_redo_at(EngineOptions::default().redo_bytes_max)
     }
 
-    /// Of sessions with room for so many bytes of patches: with little, patches are applied now and
-    /// then.
-    pub fn applying_patches_at(patch_bytes_max: u64) -> Clock {
+    /// Of sessions with room for so many bytes of redo rows: with little, redo rows are applied now
+    /// and then.
+    pub fn applying_redo_at(redo_bytes_max: u64) -> Clock {
         Clock {
             now_ns: Arc::new(AtomicI64::new(BEGIN_NS)),
-            patch_bytes_max,
+            redo_bytes_max,
         }
     }
 
@@ -53,7 +53,7 @@ impl Clock {
         let clock = self.clone();
         EngineOptions {
             has_background: false,
-            patch_bytes_max: self.patch_bytes_max,
+            redo_bytes_max: self.redo_bytes_max,
             clock: Some(Arc::new(move || clock.now())),
             ..EngineOptions::default()
         }

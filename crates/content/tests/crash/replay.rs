@@ -69,7 +69,7 @@ struct Run {
     recording: Recording,
     /// Length of the log when the empty database had been created.
     created: usize,
-    /// Where in the log patches were applied.
+    /// Where in the log redo rows were applied.
     applies: Vec<Range<usize>>,
 }
 
@@ -85,7 +85,7 @@ fn record(seed: u64, commits: Commits, mix: Mix) -> Run {
         catalog_vfs: Some(vfs.name().to_owned()),
         commit_interval: Duration::from_millis(4),
         dirty_bytes_max: 300_000,
-        patch_bytes_max: 80_000,
+        redo_bytes_max: 80_000,
         has_background: commits == Commits::Background,
         ..EngineOptions::default()
     };
@@ -104,12 +104,12 @@ fn record(seed: u64, commits: Commits, mix: Mix) -> Run {
     recorder.ack(0);
     let created = recorder.position();
     let mut moved_bytes = 0;
-    let (mut patched_count, mut logged_count, mut applies) = (0, 0, Vec::new());
+    let (mut redo_count, mut logged_count, mut applies) = (0, 0, Vec::new());
     for (start, end) in [(0, OPS / 2), (OPS / 2, OPS)] {
         let mut tree = open(&path, engine.clone()).unwrap();
         for index in start..end {
             let op = &script.ops[index];
-            let (from, waiting) = (recorder.position(), tree.patch_bytes().unwrap());
+            let (from, waiting) = (recorder.position(), tree.redo_bytes().unwrap());
             let mapped = tree.used_bytes().unwrap();
             tree.apply(op)
                 .unwrap_or_else(|error| panic!("seed {seed}, {index}: {op:?}: {error}"));
@@ -119,8 +119,8 @@ fn record(seed: u64, commits: Commits, mix: Mix) -> Run {
             if commits.moves() && index % 4 == 3 {
                 moved_bytes += tree.move_content(index % 20 == 19).unwrap();
             }
-            let now_waiting = tree.patch_bytes().unwrap();
-            patched_count += usize::from(now_waiting > waiting);
+            let now_waiting = tree.redo_bytes().unwrap();
+            redo_count += usize::from(now_waiting > waiting);
             let has_more = tree.used_bytes().unwrap() > mapped;
             logged_count += usize::from(now_waiting > waiting && has_more);
             if now_waiting == 0 && waiting > 0 && script.promise(index) > 0 {
@@ -146,8 +146,8 @@ fn record(seed: u64, commits: Commits, mix: Mix) -> Run {
     // Of other seeds some have fewer.
     if commits == Commits::WhenFull && seed == 1 {
         assert!(
-            patched_count > 5 && logged_count > 5 && applies.len() > 1,
-            "{patched_count} commits with patches, {logged_count} of new content, {} applies: not \
+            redo_count > 5 && logged_count > 5 && applies.len() > 1,
+            "{redo_count} commits with redo_rows, {logged_count} of new content, {} applies: not \
              tested",
             applies.len()
         );
@@ -374,8 +374,8 @@ fn assert_found(run: &Run) {
     control("the write-ahead log", &|file| file.ends_with("-wal"));
 }
 
-/// The same for the one flush that stands between writing patches in place and forgetting them
-/// (`PATCH-4`).
+/// The same for the one flush that stands between writing redo rows in place and forgetting them
+/// (`REDO-4`).
 #[test]
 fn a_dropped_flush_of_an_apply_is_found() {
     let run = record(seed(), Commits::WhenFull, MIX);

@@ -20,24 +20,24 @@ const ROUNDS: u64 = 60;
 /// and a row. How many steps logged new content (`LOGGED-1`): outside of savepoints, and in one
 /// that stays.
 fn step(txn: &Transaction, number: u64) -> larder::Result<[bool; 2]> {
-    let patched = |txn: &Transaction| -> larder::Result<SqlValue> {
+    let overwritten = |txn: &Transaction| -> larder::Result<SqlValue> {
         let sum = "SELECT coalesce(sum(block_count), 0) FROM larder_patch";
         Ok(txn.sql(sum, &[])?.rows.remove(0).values.remove(0))
     };
-    let before = patched(txn)?;
+    let before = overwritten(txn)?;
     // Nothing is in a segment yet that would have to be flushed.
     txn.put(format!("/second-{number}").as_bytes(), &content(number, 1))?;
     txn.sql(
         "UPDATE state SET n = ?1",
         &[SqlValue::Integer(number as i64)],
     )?;
-    let after_second = patched(txn)?;
+    let after_second = overwritten(txn)?;
     let savepoint = txn.savepoint()?;
     txn.put(b"/gone", &pattern(9000, number))?;
     txn.roll_back_to(savepoint)?;
     txn.put(format!("/third-{number}").as_bytes(), &content(number, 2))?;
     txn.release(savepoint)?;
-    let after_third = patched(txn)?;
+    let after_third = overwritten(txn)?;
     txn.put(b"/first", &content(number, 0))?;
     if number > 1 {
         for which in ["second", "third"] {
@@ -120,7 +120,7 @@ fn record() -> (Recording, usize) {
         catalog_vfs: Some(vfs.name().to_owned()),
         has_background: false,
         // Small enough to be written in place now and then.
-        patch_bytes_max: 2_000_000,
+        redo_bytes_max: 2_000_000,
         ..EngineOptions::default()
     };
     let create = CreateOptions {
@@ -156,7 +156,7 @@ fn record() -> (Recording, usize) {
         }
         if number % 3 == 0 {
             db.sync().unwrap();
-            let left = db.space().unwrap().patch_bytes;
+            let left = db.space().unwrap().redo_bytes;
             apply_count += u32::from(left < waiting);
             waiting = left;
         }

@@ -83,7 +83,8 @@ fn neither_side_sees_the_others_changes() {
             assert_clean(&db);
         }
     }
-    // The first two were small overwrites of blocks that both had: no patch may be made of those.
+    // The first two were small overwrites of blocks that both had: no redo row may be made of
+    // those.
     drop(db);
     let db = open(dir.path());
     assert!(
@@ -560,7 +561,7 @@ fn a_clone_costs_its_rows_and_nothing_else() {
         let free = count(db, "SELECT * FROM pragma_freelist_count");
         (pages - free) * count(db, "SELECT * FROM pragma_page_size")
     };
-    // Patches go, so that they do not hide what the clone adds.
+    // Redo rows go, so that they do not hide what the clone adds.
     clone(&db, "/t/f0", "/warm").unwrap();
     let catalog_before = catalog(&db);
     let began = Instant::now();

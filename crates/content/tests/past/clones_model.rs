@@ -12,8 +12,8 @@ use larder::{
 use larder_testkit::Rng;
 use std::collections::BTreeMap;
 
-/// So that patches are applied now and then.
-const PATCH_BYTES_MAX: u64 = 256 << 10;
+/// So that redo rows are applied now and then.
+const REDO_BYTES_MAX: u64 = 256 << 10;
 const FILE_BYTES_MAX: u64 = 200 << 10;
 const ENTRIES_MAX: usize = 24;
 
@@ -85,7 +85,7 @@ fn explain(expected: &Model, found: &Model) -> String {
 impl Run {
     fn new(seed: u64, mib: u64) -> Run {
         let directory = tempfile::tempdir().unwrap();
-        let clock = Clock::applying_patches_at(PATCH_BYTES_MAX);
+        let clock = Clock::applying_redo_at(REDO_BYTES_MAX);
         let path = directory.path().join("0");
         std::fs::create_dir(&path).unwrap();
         let database = clock.create(&path, mib, HOUR);
@@ -181,7 +181,7 @@ impl Run {
             10..40 => {
                 let Some(path) = self.pick_file() else { return };
                 let size = self.content(&path).len() as u64;
-                // Mostly small overwrites, which may become patches.
+                // Mostly small overwrites, which may become redo rows.
                 let len = match self.rng.below(3) {
                     0 => 1 + self.rng.below(60 << 10),
                     _ => 1 + self.rng.below(6000),

@@ -141,7 +141,7 @@ fn the_past_of_shared_pages_is_kept_as_long_as_it_can_be_read() {
     for (round, name) in ["s1", "s2", "s3"].into_iter().enumerate() {
         db.create_snapshot(name).unwrap();
         states.push((name, model.clone()));
-        // Whole pages, so that the past is in the history; blocks are patched, moved, written
+        // Whole pages, so that the past is in the history; blocks are overwritten, moved, written
         // elsewhere.
         let bytes = pattern([200, 3 * MIB, 300 * KIB][round], 10 + round as u64);
         write_both(&db, "/a", &mut model, (2 * round + 1) * MIB, &bytes);
@@ -428,7 +428,7 @@ fn step(db: &Database, number: u64) -> larder::Result<()> {
         }
         txn.put(b"/number", number.to_string().as_bytes()).map(drop)
     })?;
-    // Not in the transaction, which makes patches of what it has put.
+    // Not in the transaction, which makes redo rows of what it has put.
     db.clone_path(None, b"/a", b"/c")?;
     db.transaction(|txn| {
         let from = txn.resolve_parent(b"/c")?;
@@ -457,7 +457,7 @@ fn record() -> (Recording, usize) {
         storage: Some(Arc::new(SimStorage::recording(&recorder))),
         catalog_vfs: Some(vfs.name().to_owned()),
         has_background: false,
-        patch_bytes_max: 500_000,
+        redo_bytes_max: 500_000,
         ..EngineOptions::default()
     };
     let create = CreateOptions {

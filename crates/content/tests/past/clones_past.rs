@@ -67,7 +67,7 @@ fn prune(db: &Database) {
     assert_clean(db);
 }
 
-/// What is patched is written in place.
+/// Redo rows are written in place.
 fn apply(db: &Database) {
     db.defrag(&[], &DefragOptions::default(), &mut |_| {})
         .unwrap();
@@ -163,7 +163,7 @@ fn a_deleted_tree_comes_back_without_its_bytes() {
 fn a_clone_of_a_snapshot_shares_what_lives_and_what_is_gone() {
     let dir = tempfile::tempdir().unwrap();
     // So that small overwrites are applied when enough wait.
-    let clock = Clock::applying_patches_at(64 << 10);
+    let clock = Clock::applying_redo_at(64 << 10);
     let db = clock.create(dir.path(), 128, HOUR);
     let then = pattern(4 * MIB + 777, 1);
     put(&db, R, "a", &then);
@@ -221,7 +221,7 @@ fn a_clone_of_a_snapshot_shares_what_lives_and_what_is_gone() {
 }
 
 #[test]
-fn what_lay_in_patches_is_copied() {
+fn what_lay_in_redo_rows_is_copied() {
     let dir = tempfile::tempdir().unwrap();
     let db = Clock::new().create(dir.path(), 128, HOUR);
     let mut then = pattern(2 * MIB, 1);
@@ -245,7 +245,7 @@ fn what_lay_in_patches_is_copied() {
 #[test]
 fn every_past_stays_what_it_was() {
     let dir = tempfile::tempdir().unwrap();
-    let clock = Clock::applying_patches_at(16 << 10);
+    let clock = Clock::applying_redo_at(16 << 10);
     let db = clock.create(dir.path(), 128, HOUR);
     let mut model = pattern(2 * MIB, 1);
     put(&db, R, "a", &model);
@@ -507,7 +507,7 @@ fn record() -> (Recording, usize) {
         storage: Some(Arc::new(SimStorage::recording(&recorder))),
         catalog_vfs: Some(vfs.name().to_owned()),
         has_background: false,
-        patch_bytes_max: 100_000,
+        redo_bytes_max: 100_000,
         ..EngineOptions::default()
     };
     let create = CreateOptions {

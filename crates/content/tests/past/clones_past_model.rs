@@ -14,8 +14,8 @@ use larder::{
 use larder_testkit::Rng;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// So that patches are applied now and then.
-const PATCH_BYTES_MAX: u64 = 128 << 10;
+/// So that redo rows are applied now and then.
+const REDO_BYTES_MAX: u64 = 128 << 10;
 const FILE_BYTES_MAX: u64 = 120 << 10;
 const ENTRIES_MAX: usize = 20;
 const STATES_MAX: usize = 8;
@@ -119,7 +119,7 @@ fn explain(expected: &Model, found: &Model) -> String {
 impl Run {
     fn new(seed: u64, mib: u64) -> Run {
         let directory = tempfile::tempdir().unwrap();
-        let clock = Clock::applying_patches_at(PATCH_BYTES_MAX);
+        let clock = Clock::applying_redo_at(REDO_BYTES_MAX);
         let path = directory.path().join("0");
         std::fs::create_dir(&path).unwrap();
         let database = clock.create(&path, mib, HOUR);
@@ -334,7 +334,7 @@ impl Run {
             12..34 => {
                 let Some(path) = self.pick_file() else { return };
                 let size = self.content(&path).len() as u64;
-                // Mostly small overwrites, which may become patches.
+                // Mostly small overwrites, which may become redo rows.
                 let len = match self.rng.below(3) {
                     0 => 1 + self.rng.below(60 << 10),
                     _ => 1 + self.rng.below(6000),
@@ -638,7 +638,7 @@ fn what_comes_out_of_the_past_is_what_the_model_says() {
                 "{what}: {counts:?}"
             );
         }
-        // Most of the files are written to by small overwrites, and patches of then are copied.
+        // Most of the files are written to by small overwrites, and redo rows of then are copied.
         assert!(taken.1 < taken.0 / 2, "{taken:?}");
     }
 }

@@ -1,6 +1,6 @@
 //! Clones beside writers: several threads write, copy ranges, clone and remove files of their own,
-//! while the background commits and writes patches in place. Each thread knows what its files hold.
-//! `SHARE-4`, `SHARE-6`, `CLONE-1`.
+//! while the background commits and writes redo rows in place. Each thread knows what its files
+//! hold. `SHARE-4`, `SHARE-6`, `CLONE-1`.
 
 use crate::common::{assert_clean, make, moments, pattern, put, temporal};
 use larder::{CreateOptions, Database, ErrorKind, OpenOptions, copy_range};
@@ -18,7 +18,7 @@ fn open(path: &Path) -> Database {
     let options = OpenOptions {
         engine: EngineOptions {
             commit_interval: Duration::from_millis(5),
-            patch_bytes_max: 512 << 10, // So that patches are applied all the time.
+            redo_bytes_max: 512 << 10, // So that redo rows are applied all the time.
             ..EngineOptions::default()
         },
         ..OpenOptions::default()

@@ -312,7 +312,7 @@ fn run_restores(seed: u64, op_count: usize) -> usize {
     let dir = support::scratch();
     let clock = Clock::new();
     let engine = EngineOptions {
-        patch_bytes_max: 256 << 10,
+        redo_bytes_max: 256 << 10,
         ..clock.engine()
     };
     let path = dir.path().join("t.larder");

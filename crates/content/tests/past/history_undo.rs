@@ -182,7 +182,7 @@ fn work_in_the_background_is_no_later_change() {
     let Moment::Seq(seq) = now(&db) else {
         panic!("a number")
     };
-    let patches = || {
+    let redo_rows = || {
         let mut rows = Vec::new();
         let mut session = db.sql(true).unwrap();
         let mut keep = |row: larder::SqlRow| {
@@ -194,12 +194,12 @@ fn work_in_the_background_is_no_later_change() {
             .unwrap();
         rows
     };
-    assert_ne!(patches(), [larder::SqlValue::Integer(0)]);
+    assert_ne!(redo_rows(), [larder::SqlValue::Integer(0)]);
     // Written in place, which changes the map.
     db.defrag(&[], &DefragOptions::default(), &mut |_| {})
         .unwrap();
     db.sync().unwrap();
-    assert_eq!(patches(), [larder::SqlValue::Integer(0)]);
+    assert_eq!(redo_rows(), [larder::SqlValue::Integer(0)]);
     db.undo(seq, false).unwrap();
     assert_eq!(db.get(b"/file").unwrap(), pattern(1 << 20, 1), "CONTENT-10");
     // But what somebody writes is one, of the same size too.

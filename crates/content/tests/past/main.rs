@@ -15,7 +15,7 @@ mod clones_model;
 mod clones_pages;
 mod clones_past;
 mod clones_past_model;
-mod clones_past_patches;
+mod clones_past_redo;
 mod clones_race;
 mod history;
 mod history_columns;

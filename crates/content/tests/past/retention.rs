@@ -57,7 +57,7 @@ fn the_past_follows_content_that_moves_and_its_old_place_is_free() {
             let other = format!("/other{}", rng.below(5));
             clock.put(&database, other.as_bytes(), &pattern(300_000, round));
             if rng.chance(40) {
-                // This applies what is patched, and moves nothing.
+                // This applies redo rows, and moves nothing.
                 let options = DefragOptions { is_dry: true };
                 database.defrag(&[], &options, &mut |_| {}).unwrap();
                 let before = history_bytes(&database);
@@ -73,7 +73,7 @@ fn the_past_follows_content_that_moves_and_its_old_place_is_free() {
                 );
             }
             if rng.chance(10) {
-                database.close().unwrap(); // Applies what is patched.
+                database.close().unwrap(); // Applies redo rows.
                 database = clock.open(dir.path());
             }
             let (at_ns, then) = &moments[rng.below(moments.len() as u64) as usize];
@@ -464,7 +464,7 @@ fn every_session_follows_a_change_of_the_retention() {
         handle.sync().unwrap();
     }
     drop(handle);
-    two.close().unwrap(); // Applies what is patched.
+    two.close().unwrap(); // Applies redo rows.
     let two = clock.open_with(dir.path(), true);
     let third = clock.put(&two, b"/a", &pattern(2 * MIB, 3));
     clock.put(&one, b"/a", &pattern(2 * MIB, 4));

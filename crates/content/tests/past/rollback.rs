@@ -260,7 +260,7 @@ fn run_rollbacks(seed: u64, op_count: usize, rollback_count: usize) {
     let dir = support::scratch();
     let clock = Clock::new();
     let engine = EngineOptions {
-        patch_bytes_max: 256 << 10,
+        redo_bytes_max: 256 << 10,
         ..clock.engine()
     };
     drop(clock.create(dir.path(), 256, HOUR));

@@ -15,8 +15,8 @@ use std::path::Path;
 use std::process::Command;
 
 const R: NodeId = NodeId::ROOT;
-/// So that patches are applied now and then.
-const PATCH_BYTES_MAX: u64 = 256 << 10;
+/// So that redo rows are applied now and then.
+const REDO_BYTES_MAX: u64 = 256 << 10;
 /// Where the blocks of a segment begin.
 const DATA_OFFSET_BYTES: u64 = 1 << 20;
 
@@ -104,7 +104,7 @@ fn furnish(db: &Database) {
 #[test]
 fn a_seal_verifies_whatever_the_engine_does() {
     let dir = common::scratch();
-    let clock = Clock::applying_patches_at(PATCH_BYTES_MAX);
+    let clock = Clock::applying_redo_at(REDO_BYTES_MAX);
     let mut db = clock.create(dir.path(), 256, HOUR);
     furnish(&db);
     clock.pass(SECOND);
@@ -131,7 +131,7 @@ fn a_seal_verifies_whatever_the_engine_does() {
         file.sync().unwrap();
         clock.pass(SECOND);
     }
-    assert_sealed(&db, "with patches");
+    assert_sealed(&db, "with redo rows");
     db.rename(R, &name("a"), R, &name("z"), larder::RenameMode::Replace)
         .unwrap();
     let mode = SetAttr {
@@ -282,7 +282,7 @@ fn flip_content(dir: &Path, path: &str, block: usize, is_clever: bool) {
 #[test]
 fn every_change_behind_a_seal_is_found_and_named() {
     let dir = common::scratch();
-    let clock = Clock::applying_patches_at(PATCH_BYTES_MAX);
+    let clock = Clock::applying_redo_at(REDO_BYTES_MAX);
     let db = clock.create(dir.path(), 256, HOUR);
     furnish(&db);
     // Some history between the two.
@@ -561,7 +561,7 @@ fn every_change_behind_a_seal_is_found_and_named() {
 #[test]
 fn what_is_let_go_is_told() {
     let dir = common::scratch();
-    let clock = Clock::applying_patches_at(PATCH_BYTES_MAX);
+    let clock = Clock::applying_redo_at(REDO_BYTES_MAX);
     let db = clock.create(dir.path(), 256, HOUR);
     furnish(&db);
     db.create_snapshot("s").unwrap();
@@ -589,7 +589,7 @@ fn what_is_let_go_is_told() {
 #[test]
 fn without_a_snapshot_or_history_there_is_nothing_to_seal() {
     let dir = common::scratch();
-    let clock = Clock::applying_patches_at(PATCH_BYTES_MAX);
+    let clock = Clock::applying_redo_at(REDO_BYTES_MAX);
     let db = clock.create(dir.path(), 256, HOUR);
     assert_eq!(kind(db.seal_snapshot("none", None)), ErrorKind::NotFound);
     assert_eq!(

@@ -7,8 +7,8 @@ use crate::support::ContentTree;
 use larder::{Database, DefragOptions, PruneCut, VerifyOptions};
 use larder_testkit::{Mix, Rng, Script};
 
-/// So that patches are applied now and then.
-const PATCH_BYTES_MAX: u64 = 256 << 10;
+/// So that redo rows are applied now and then.
+const REDO_BYTES_MAX: u64 = 256 << 10;
 
 fn assert_sealed(db: &Database, when: &str) {
     let report = db.verify_seals(&VerifyOptions::default()).unwrap();
@@ -28,7 +28,7 @@ const MIX: Mix = Mix {
 fn seals_of_random_trees_verify_after_random_operations() {
     for seed in 301..=303 {
         let dir = support::scratch();
-        let clock = Clock::applying_patches_at(PATCH_BYTES_MAX);
+        let clock = Clock::applying_redo_at(REDO_BYTES_MAX);
         let script = Script::generate(seed, 300, MIX);
         clock.create(dir.path(), 256, HOUR).close().unwrap();
         let open = || support::open(&dir.path().join("t.larder"), clock.engine()).unwrap();
@@ -87,7 +87,7 @@ fn seals_of_random_trees_verify_after_random_operations() {
     --ignored --nocapture"]
 fn what_a_row_of_the_history_costs() {
     let dir = support::scratch();
-    let clock = Clock::applying_patches_at(PATCH_BYTES_MAX);
+    let clock = Clock::applying_redo_at(REDO_BYTES_MAX);
     let db = clock.create(dir.path(), 256, HOUR);
     let nodes: Vec<larder::NodeId> = (0..20)
         .map(|index| {

@@ -26,7 +26,7 @@ const MIX: Mix = Mix {
 
 fn engine(clock: &Clock) -> EngineOptions {
     EngineOptions {
-        patch_bytes_max: 128 << 10,
+        redo_bytes_max: 128 << 10,
         ..clock.engine()
     }
 }

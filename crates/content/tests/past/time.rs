@@ -1,5 +1,5 @@
 //! The past: as of any commit within the retention, everything reads as the model says it was then;
-//! through applies of patches, moves, reclaim under pressure, and reopening.
+//! through applies of redo rows, moves, reclaim under pressure, and reopening.
 use crate::common;
 use crate::support;
 mod worlds;
@@ -18,10 +18,10 @@ use std::path::Path;
 
 const R: NodeId = NodeId::ROOT;
 
-/// By this clock, with patches that are applied now and then.
+/// By this clock, with redo rows that are applied now and then.
 fn engine(clock: &Clock) -> EngineOptions {
     EngineOptions {
-        patch_bytes_max: 256 << 10,
+        redo_bytes_max: 256 << 10,
         ..clock.engine()
     }
 }
@@ -90,7 +90,7 @@ fn begin_reading(database: &Database) -> Transaction {
     reader
 }
 
-/// Two sessions that take turns, each with its background, which applies patches whenever some
+/// Two sessions that take turns, each with its background, which applies redo rows whenever some
 /// wait: everything may happen between any two steps of an apply.
 fn run_beside_the_background(seed: u64, op_count: usize) -> BTreeMap<String, i64> {
     let dir = support::scratch();
@@ -105,7 +105,7 @@ fn run_beside_the_background(seed: u64, op_count: usize) -> BTreeMap<String, i64
     let session = || {
         let engine = EngineOptions {
             has_background: true,
-            patch_bytes_max: 64 << 10,
+            redo_bytes_max: 64 << 10,
             ..engine(&clock)
         };
         support::open(&dir.path().join("t.larder"), engine).unwrap()
@@ -182,7 +182,7 @@ fn run_model(seed: u64, op_count: usize) -> BTreeMap<String, i64> {
         }
         if rng.chance(2) {
             reader = None;
-            tree.close().unwrap(); // Applies what is patched.
+            tree.close().unwrap(); // Applies redo rows.
             tree = open(&clock, dir.path());
         }
         if rng.chance(1) {

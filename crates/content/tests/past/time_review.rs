@@ -77,7 +77,7 @@ impl Place {
     }
 }
 
-/// Writes in place what is patched and nobody holds back.
+/// Writes in place the redo rows that nobody holds back.
 fn apply(db: &Database) {
     db.defrag(&[], &DefragOptions::default(), &mut |_| {})
         .unwrap();
@@ -113,7 +113,7 @@ fn assert_clean(db: &Database) {
 }
 
 #[test]
-fn a_patch_that_was_ended_before_its_rows_went_stays_ended() {
+fn a_redo_row_that_was_ended_before_its_rows_went_stays_ended() {
     let place = Place::new(None, HOUR);
     let db = place.open();
     let mut model = pattern(MIB, 1);
@@ -126,9 +126,9 @@ fn a_patch_that_was_ended_before_its_rows_went_stays_ended() {
     // Who reads an older moment holds back what came after it.
     let reader = db.begin().unwrap();
     reader.attr(R).unwrap();
-    overwrite(&*file, &mut model, 0, &pattern(MIB / 2, 4)); // It ends the patch.
+    overwrite(&*file, &mut model, 0, &pattern(MIB / 2, 4)); // It ends the redo row.
     let ended = place.moment(&db);
-    apply(&db); // The patch goes, what ended it stays.
+    apply(&db); // The redo row goes, what ended it stays.
     drop(reader);
     let beside = db.open_file(other, true).unwrap();
     beside.write_at(0, &pattern(4096, 5)).unwrap();
@@ -142,7 +142,7 @@ fn a_patch_that_was_ended_before_its_rows_went_stays_ended() {
 }
 
 #[test]
-fn a_patch_that_restores_what_was_there_hides_the_one_before() {
+fn a_redo_row_that_restores_what_was_there_hides_the_one_before() {
     let place = Place::new(None, HOUR);
     let db = place.open();
     let first = pattern(MIB, 1);
@@ -206,7 +206,7 @@ fn an_apply_that_finds_no_room_takes_none() {
     let retired = db.space().unwrap().retired_bytes;
     for _ in 0..4 {
         place.pass(10 * SECOND);
-        // Only the patches: nothing else is moved.
+        // Only the redo rows: nothing else is moved.
         let outcome = db.defrag(&[node], &DefragOptions::default(), &mut |_| {});
         assert!(outcome.is_ok() || kind(outcome.map(drop)) == ErrorKind::NoSpace);
         db.sync().unwrap();
@@ -228,7 +228,7 @@ fn an_apply_that_finds_no_room_takes_none() {
         db.sync().unwrap();
     }
     apply(&db);
-    assert_eq!(db.space().unwrap().patch_bytes, 0);
+    assert_eq!(db.space().unwrap().redo_bytes, 0);
     assert!(content(&db, node) == model);
     assert_clean(&db);
 }
@@ -442,7 +442,7 @@ fn homes_are_saved_with_one_flush() {
     apply(&db);
     let count = counts.flushes.load(Ordering::SeqCst) - counted;
     assert!(count < 20, "{count} flushes");
-    assert_eq!(db.space().unwrap().patch_bytes, 0);
+    assert_eq!(db.space().unwrap().redo_bytes, 0);
     let homes = number(&db, "SELECT sum(block_count) FROM larder_home");
     assert_eq!(homes, 300);
     place.moment(&db);
@@ -483,7 +483,7 @@ fn an_apply_that_was_interrupted_saves_no_home_again() {
         "the test has failed at a wrong place"
     );
     apply(&db);
-    assert_eq!(db.space().unwrap().patch_bytes, 0);
+    assert_eq!(db.space().unwrap().redo_bytes, 0);
     assert_eq!(number(&db, homes), 300, "PREIMAGE-2");
     for (moment, model) in [(before, &first), (after, &model)] {
         let past = db.as_of(&moment).unwrap();

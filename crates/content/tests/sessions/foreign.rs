@@ -443,7 +443,7 @@ fn everybody_sees_what_who_opens_anew_sees() {
     );
     let session = || {
         let engine = EngineOptions {
-            patch_bytes_max: 128 << 10,
+            redo_bytes_max: 128 << 10,
             ..EngineOptions::default()
         };
         let options = OpenOptions {

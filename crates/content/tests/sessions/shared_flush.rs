@@ -1,6 +1,6 @@
 //! Crash replay of transactions that share the flush of their commits: each is there wholly or not
 //! at all, and those whose commit returned are (`CONTENT-6`, `FLUSH-1`), while the session syncs
-//! and applies patches beside. The same of two sessions on one database, one of which comes and
+//! and applies redo rows beside. The same of two sessions on one database, one of which comes and
 //! goes: what it was told, and what it has seen when a sync of its own returned, is there
 //! (`FLUSH-2`). And who sees what, while nobody may see what is not durable.
 //!
@@ -50,7 +50,7 @@ fn block(thread: u64, number: u64) -> Vec<u8> {
 }
 
 /// Transaction `number` of a thread: a file that is new, in place of its last one; an overwrite in
-/// an old one, which becomes a patch; and a row.
+/// an old one, which becomes a redo row; and a row.
 fn step(txn: &Transaction, thread: u64, number: u64) -> larder::Result<()> {
     let path = |number: u64| format!("/t{thread}/new-{number}");
     txn.put(path(number).as_bytes(), &content(thread, number))?;
@@ -125,7 +125,7 @@ impl Recorded {
             catalog_vfs: Some(vfs.name().to_owned()),
             // Small enough to be written in place now and then. With a background: only that gives
             // the writer lock back when a transaction waits for it behind others.
-            patch_bytes_max: 1_000_000,
+            redo_bytes_max: 1_000_000,
             ..EngineOptions::default()
         };
         let create = CreateOptions {
@@ -148,7 +148,7 @@ impl Recorded {
         };
         if !has_background {
             // It applies none: then it would have the writer lock, and nobody would give it back.
-            engine.patch_bytes_max = 1 << 40;
+            engine.redo_bytes_max = 1 << 40;
         }
         let options = OpenOptions {
             label: label.into(),

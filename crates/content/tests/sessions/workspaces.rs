@@ -442,7 +442,7 @@ fn a_changed_schema_is_refused_clearly() {
 }
 
 #[test]
-fn what_the_parent_moves_and_patches_is_still_the_base() {
+fn what_the_parent_moves_and_overwrites_is_still_the_base() {
     let dir = tempfile::tempdir().unwrap();
     let path = create(dir.path());
     let parent = open(&path);
@@ -460,7 +460,7 @@ fn what_the_parent_moves_and_patches_is_still_the_base() {
         file.write_at(offset, &[byte; 100]).unwrap();
         file.sync().unwrap();
     };
-    // A patch before the transaction begins, written in place while it runs.
+    // A redo row before the transaction begins, written in place while it runs.
     write(&parent, "/f1", 500_000, 77);
     parent.sync().unwrap();
     let txn = begin(&path);

@@ -169,8 +169,8 @@ impl ContentTree {
 
     /// Small overwrites that wait for being written in place.
     #[allow(dead_code)] // Not every test that has this module.
-    pub fn patch_bytes(&self) -> Result<u64> {
-        Ok(self.database.space()?.patch_bytes)
+    pub fn redo_bytes(&self) -> Result<u64> {
+        Ok(self.database.space()?.redo_bytes)
     }
 
     /// What content has taken.

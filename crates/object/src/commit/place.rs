@@ -43,12 +43,12 @@ impl Engine {
         is_alone: bool,
     ) -> Result<()> {
         // First: of one block the newer row counts.
-        for frozen in nodes.iter_mut().filter(|f| !f.patches_ended.is_empty()) {
-            let ended = std::mem::take(&mut frozen.patches_ended);
+        for frozen in nodes.iter_mut().filter(|f| !f.redo_ended.is_empty()) {
+            let ended = std::mem::take(&mut frozen.redo_ended);
             let row = (frozen.node.store, frozen.node.ino, ending(ended));
-            set.patches.push(row);
+            set.redo_rows.push(row);
         }
-        self.patch_small(nodes, set)?;
+        self.log_small_redo(nodes, set)?;
         let mut placed = self.place(nodes)?;
         let gathers: Vec<Option<Arc<Gather>>> = nodes
             .iter()
@@ -265,7 +265,7 @@ impl Engine {
             let mut allocated: Vec<Extent> = Vec::new();
             while let Some(piece) = placed.next_if(|piece| piece.node_index == index) {
                 let end = piece.logical_block + piece.extent.block_count;
-                let gone = state.content.patches.remove(piece.logical_block, end);
+                let gone = state.content.redo_rows.remove(piece.logical_block, end);
                 if is_logged {
                     logged.push((piece.logical_block, piece.extent.block_count));
                 } else {
@@ -297,15 +297,15 @@ impl Engine {
             if is_split && !flush.keeps {
                 self.add_candidate(&frozen.node, state.row.block_count, allocated.len() > 1);
             }
-            // What is only placed anew, moved or patched changes no attribute that the catalog
+            // What is only placed anew, moved or overwritten changes no attribute that the catalog
             // keeps beside it: who looks for writes takes the row of the inode for one.
             frozen.mask.size |= state.row.block_count != blocks_before;
             if !ended.is_empty() {
-                set.patches.push((store, ino, ending(ended)));
+                set.redo_rows.push((store, ino, ending(ended)));
             }
             if !logged.is_empty() {
-                let row = state.content.patches.log(&flush.gather, &logged);
-                set.patches.push((store, ino, row));
+                let row = state.content.redo_rows.log(&flush.gather, &logged);
+                set.redo_rows.push((store, ino, row));
             }
             set.allocated
                 .extend(allocated.into_iter().map(|extent| (extent, store, ino)));

@@ -1,16 +1,16 @@
-//! Pre-images: what patches will be written over is copied first, where history needs it.
+//! Pre-images: what redo rows will be written over is copied first, where history needs it.
 //!
-//! A small overwrite becomes a patch and is written in place later (`redo`), so that objects stay
-//! in one piece. Older versions name the same blocks. So before an apply writes, the old content of
-//! the blocks goes to new extents, which are retired by the same commit, and a row of `larder_home`
-//! says where it is for whoever reads an older state.
+//! A small overwrite becomes a redo row and is written in place later (`redo`), so that objects
+//! stay in one piece. Older versions name the same blocks. So before an apply writes, the old
+//! content of the blocks goes to new extents, which are retired by the same commit, and a row of
+//! `larder_home` says where it is for whoever reads an older state.
 //!
 //! # Invariants
 //! * `PREIMAGE-1` While the database keeps history, a target that held something is written over
 //!   only after its copy was flushed and its row is durable.
-//! * `PREIMAGE-2` A target is copied once for a patch, however often the apply is tried; and there
-//!   is room for all targets of an apply before one is copied. What is copied is kept as long as
-//!   history.
+//! * `PREIMAGE-2` A target is copied once for a redo row, however often the apply is tried; and
+//!   there is room for all targets of an apply before one is copied. What is copied is kept as long
+//!   as history.
 //!
 //! What is not copied: targets of logged content, which held nothing before; and targets that an
 //! interrupted apply has written to already, whose first copy counts. Both show in their checksums;
@@ -104,8 +104,8 @@ impl Engine {
         let Some(oldest) = targets.iter().map(|target| target.write.seq).min() else {
             return Ok(targets);
         };
-        // A copy that was made since the patch is of what is under the patch: the block has not
-        // moved (PATCH-1).
+        // A copy that was made since the redo row is of what is under the redo row: the block has
+        // not moved (REDO-1).
         let mut is_saved = vec![false; targets.len()];
         for (saved, until) in self.catalog.pre_images_after(oldest)? {
             let first = targets.partition_point(|target| {

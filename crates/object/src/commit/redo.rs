@@ -1,15 +1,15 @@
-//! Patches: small overwrites, kept in the catalog until they are written in place.
+//! Redo rows: small overwrites, kept in the catalog until they are written in place.
 //!
 //! Overwriting a few blocks of a large object copy-on-write would leave the object in as many
 //! pieces, and every fsync would cost a data flush beside the catalog's own. So a small run of
-//! dirty blocks that are mapped already is committed as a *patch*: its bytes go into a row of
+//! dirty blocks that are mapped already is committed as a *redo row*: its bytes go into a row of
 //! `larder_patch`, in the same transaction as everything else: one sequential write, one flush. The
-//! catalog's write-ahead log is the redo log. Later, and in the background, patches are *applied*:
-//! written over the blocks that they patch, in order of address.
+//! catalog's write-ahead log is the redo log. Later, and in the background, redo rows are
+//! *applied*: written over the blocks that they change, in order of address.
 //!
 //! ```text
 //!             freeze          catalog's commit              written in place, flushed
-//!  dirty run ────────▶ patch ──────────────────▶ committed ───────────────────────────┐
+//!  dirty run ────────▶ redo row ──────────────────▶ committed ───────────────────────────┐
 //!                        ▲                          │ newer overwrite: replaced       │
 //!                        │                          │ copy-on-write, truncate, punch: │
 //!                        └──────────────────────────┘   ended by a row without bytes  ▼
@@ -17,37 +17,37 @@
 //! ```
 //!
 //! # Words
-//! *Patch*: the newest content of a mapped block, in the catalog. *Apply*: to write patches in
-//! place. *Target*: what the segment holds under a patch.
+//! *Redo row*: the newest content of a mapped block, in the catalog. *Apply*: to write redo rows in
+//! place. *Target*: what the segment holds under a redo row.
 //!
 //! # Invariants
-//! * `PATCH-1` A patched block is mapped, and its patch is its content: nobody reads the target,
-//!   which may be old, torn or new.
-//! * `PATCH-2` A session reads the patches of an object from the catalog after the root of its list
-//!   of pieces and before any of its map pages, and drops all of them together.
-//! * `PATCH-3` A target is written only while a committed patch covers it, by the session that has
-//!   the writer lock, and only when every pin and every read under way is at or past the patch's
-//!   commit.
-//! * `PATCH-4` Rows go in a commit that follows the flush of the targets, and that brings the
+//! * `REDO-1` A block with a redo row is mapped, and its redo row is its content: nobody reads the
+//!   target, which may be old, torn or new.
+//! * `REDO-2` A session reads the redo rows of an object from the catalog after the root of its
+//!   list of pieces and before any of its map pages, and drops all of them together.
+//! * `REDO-3` A target is written only while a committed redo row covers it, by the session that
+//!   has the writer lock, and only when every pin and every read under way is at or past the redo
+//!   row's commit.
+//! * `REDO-4` Rows go in a commit that follows the flush of the targets, and that brings the
 //!   checksums of what was written.
-//! * `PATCH-5` Patches are bounded: beyond `EngineOptions::patch_bytes_max` small overwrites go
+//! * `REDO-5` Redo rows are bounded: beyond `EngineOptions::redo_bytes_max` small overwrites go
 //!   copy-on-write as all others do.
-//! * `PATCH-6` An overwrite is patched only where the block will stay: nothing of an object of
-//!   which anything is kept (`WHOLE-1`), and no provisional block. (New blocks may be patches
-//!   whatever becomes of them, see `log_inlined`: who places them anew ends these patches.)
+//! * `REDO-6` An overwrite becomes a redo row only where the block will stay: nothing of an object
+//!   of which anything is kept (`WHOLE-1`), and no provisional block. (New blocks may be redo rows
+//!   whatever becomes of them, see `log_inlined`: who places them anew ends these redo rows.)
 //!
 //! # Why no reader meets a target that is being written
-//! Let a patch be of commit S. Whoever reads a target from a segment, with the checksum of the map,
-//! has planned that from patches and map pages in memory.
-//! * In this process: a plan made before the patch was in memory belongs to a read that began
+//! Let a redo row be of commit S. Whoever reads a target from a segment, with the checksum of the
+//! map, has planned that from redo rows and map pages in memory.
+//! * In this process: a plan made before the redo row was in memory belongs to a read that began
 //!   (`begin_read`) below S, and holds the horizon below S until it ends. A plan made later, under
-//!   the node's lock, finds the patch and copies it. Fills of partial writes read under the node's
-//!   lock.
-//! * In another session: while its pin is below S nothing is written (`PATCH-3`). A pin reaches S
+//!   the node's lock, finds the redo row and copies it. Fills of partial writes read under the
+//!   node's lock.
+//! * In another session: while its pin is below S nothing is written (`REDO-3`). A pin reaches S
 //!   only after the session dropped all that is older (`SESSION-3`); what it reads from the catalog
-//!   after that holds the row of S, until the apply's commit A deletes it. If it read the patch
-//!   before A and the map page after: the patch hides the new target, and both are the same bytes.
-//!   Patch after A and map page before A would be wrong, and cannot be (`PATCH-2`).
+//!   after that holds the row of S, until the apply's commit A deletes it. If it read the redo row
+//!   before A and the map page after: the redo row hides the new target, and both are the same
+//!   bytes. Redo row after A and map page before A would be wrong, and cannot be (`REDO-2`).
 //! * A read that begins during the apply, in any session, begins at S or later: one of the above.
 //!
 //! The targets cannot be given to another object meanwhile: applying is a read itself (it pins), so
@@ -63,7 +63,7 @@ use crate::session::workspace::NO_MOVES;
 use crate::view::View;
 use crate::view::extent_map::Mapped;
 use crate::view::node::{Node, NodeState};
-use crate::view::redo_rows::{Applied, InPlace, Patches, Run};
+use crate::view::redo_rows::{Applied, InPlace, RedoRows, Run};
 use crate::write::frozen::ContentFlush;
 use crate::write::frozen::Fate;
 use crate::{Error, ErrorKind, Result};
@@ -80,94 +80,98 @@ const RUN_BLOCKS_MAX: u64 = 16;
 /// An object with more blocks in small runs than this, in one group, goes copy-on-write
 /// (docs/decisions/0009-patches.md has the measurement).
 const OBJECT_BLOCKS_MAX: u64 = 2048;
-/// Patches are applied when so many of `EngineOptions::patch_bytes_max` wait: one part in this.
+/// Redo rows are applied when so many of `EngineOptions::redo_bytes_max` wait: one part in this.
 const FULL_DIVISOR: u64 = 4;
-/// Patches are applied when the newest is so old.
+/// Redo rows are applied when the newest is so old.
 const IDLE: Duration = Duration::from_secs(2);
-/// How long to leave patches alone that readers still hold back.
+/// How long to leave redo rows alone that readers still hold back.
 const PAUSE: Duration = Duration::from_secs(1);
 /// Blocks in one request to a device at most.
 const REQUEST_BLOCKS: usize = 1024;
 
 impl View {
-    /// Bytes of patches that wait for being applied, replaced ones included, as far as this session
-    /// has noticed: exact with the writer lock.
-    pub fn patch_bytes(&self) -> u64 {
+    /// Bytes of redo rows that wait for being applied, replaced ones included, as far as this
+    /// session has noticed: exact with the writer lock.
+    pub fn redo_bytes(&self) -> u64 {
         // A stranger's rows may say anything.
-        let blocks = self.patches.blocks.load(Ordering::SeqCst);
+        let blocks = self.redo_rows.blocks.load(Ordering::SeqCst);
         blocks.saturating_mul(BLOCK_BYTES)
     }
 
-    /// Reads the patches of an object. The map must not have been read before (`PATCH-2`).
-    pub(crate) fn load_patches(&self, store: StoreId, ino: Ino) -> Result<Patches> {
-        Ok(Patches::decode(self.catalog.patches(store, ino)?))
+    /// Reads the redo rows of an object. The map must not have been read before (`REDO-2`).
+    pub(crate) fn load_redo_rows(&self, store: StoreId, ino: Ino) -> Result<RedoRows> {
+        Ok(RedoRows::decode(self.catalog.redo_rows(store, ino)?))
     }
 }
 
 impl Engine {
-    pub(crate) fn patch_blocks_max(&self) -> u64 {
+    pub(crate) fn redo_blocks_max(&self) -> u64 {
         match self.session.workspace {
-            None => self.session.options.patch_bytes_max / BLOCK_BYTES,
+            None => self.session.options.redo_bytes_max / BLOCK_BYTES,
             Some(_) => 0, // WORKSPACE-8
         }
     }
 
-    /// Learns from the catalog how much is patched: when the database is opened, and when another
-    /// session committed, before anything else is read again (`PATCH-2`). `seq`: the commit that is
-    /// read.
-    pub(crate) fn refresh_patches(&self, seq: CommitSeq) -> Result<()> {
-        let noted = *lock(&self.host_or_self().patches.noted);
+    /// Learns from the catalog how much waits to be written in place: when the database is opened,
+    /// and when another session committed, before anything else is read again (`REDO-2`). `seq`:
+    /// the commit that is read.
+    pub(crate) fn refresh_redo(&self, seq: CommitSeq) -> Result<()> {
+        let noted = *lock(&self.host_or_self().redo_rows.noted);
         let blocks = match noted {
             Some((at, blocks)) if at == seq => blocks,
-            _ => self.catalog.patch_blocks()?,
+            _ => self.catalog.redo_blocks()?,
         };
-        if self.patches.blocks.swap(blocks, Ordering::SeqCst) != blocks {
-            lock(&self.patches.clock).newest = Some(Instant::now());
+        if self.redo_rows.blocks.swap(blocks, Ordering::SeqCst) != blocks {
+            lock(&self.redo_rows.clock).newest = Some(Instant::now());
         }
         Ok(())
     }
 
-    /// Notes for the engines beside this one how many blocks all patch rows have after commit
+    /// Notes for the engines beside this one how many blocks all redo rows have after commit
     /// `seq`, which the caller knows from having the writer lock: to sum them up costs more than a
     /// small transaction.
-    pub(crate) fn note_patches_at(&self, seq: CommitSeq, blocks: u64) {
-        *lock(&self.patches.noted) = Some((seq, blocks));
+    pub(crate) fn note_redo_at(&self, seq: CommitSeq, blocks: u64) {
+        *lock(&self.redo_rows.noted) = Some((seq, blocks));
     }
 
     fn host_or_self(&self) -> &Engine {
         self.private.as_ref().map_or(self, |private| &private.host)
     }
 
-    /// A commit of ours changed the number of blocks in patch rows.
-    pub(crate) fn publish_patches(&self, change: i64) {
-        let blocks = &self.patches.blocks;
+    /// A commit of ours changed the number of blocks in redo rows.
+    pub(crate) fn publish_redo(&self, change: i64) {
+        let blocks = &self.redo_rows.blocks;
         let after = blocks.load(Ordering::SeqCst).saturating_add_signed(change);
         blocks.store(after, Ordering::SeqCst);
         if change > 0 {
-            lock(&self.patches.clock).newest = Some(Instant::now());
+            lock(&self.redo_rows.clock).newest = Some(Instant::now());
         }
     }
 
-    // ---- making patches -----------------------------------------------------------------------
+    // ---- making redo rows -----------------------------------------------------------------------
 
-    /// Makes patches of small runs of dirty blocks that are mapped; the others stay in
+    /// Makes redo rows of small runs of dirty blocks that are mapped; the others stay in
     /// [`ContentFlush::runs`]. The nodes are frozen, so what is mapped now stays so (`NODE-2`).
-    pub(crate) fn patch_small(&self, nodes: &mut [FrozenNode], set: &mut ChangeSet) -> Result<()> {
-        let waiting = self.patches.blocks.load(Ordering::SeqCst);
-        let mut left = self.patch_blocks_max().saturating_sub(waiting);
+    pub(crate) fn log_small_redo(
+        &self,
+        nodes: &mut [FrozenNode],
+        set: &mut ChangeSet,
+    ) -> Result<()> {
+        let waiting = self.redo_rows.blocks.load(Ordering::SeqCst);
+        let mut left = self.redo_blocks_max().saturating_sub(waiting);
         for frozen in nodes.iter_mut() {
-            let Some(flush) = frozen.flush.as_mut().filter(|flush| flush.may_patch) else {
+            let Some(flush) = frozen.flush.as_mut().filter(|flush| flush.may_log_redo) else {
                 continue;
             };
-            assert!(!flush.keeps, "PATCH-6");
+            assert!(!flush.keeps, "REDO-6");
             let node = &frozen.node;
             let mut state = node.lock();
             let (small, large) = self.split_runs(node, &mut state, &flush.runs)?;
             let count: u64 = small.iter().map(|(_, count)| count).sum();
             if count > 0 && count <= OBJECT_BLOCKS_MAX.min(left) {
-                left -= count; // PATCH-5
-                let row = state.content.patches.log(&flush.gather, &small);
-                set.patches.push((node.store, node.ino, row));
+                left -= count; // REDO-5
+                let row = state.content.redo_rows.log(&flush.gather, &small);
+                set.redo_rows.push((node.store, node.ino, row));
                 flush.runs = large;
                 self.give_back_reservation(flush);
             }
@@ -190,7 +194,7 @@ impl Engine {
     }
 
     /// Small runs on mapped blocks, and the others. A run that is mapped in part is divided: an
-    /// append patches the last block that is there, and the rest of it goes right behind that
+    /// append redo rows the last block that is there, and the rest of it goes right behind that
     /// block.
     fn split_runs(
         &self,
@@ -234,21 +238,21 @@ impl Engine {
 
     // ---- applying them ------------------------------------------------------------------------
 
-    /// Whether the background should apply patches now.
+    /// Whether the background should apply redo rows now.
     fn is_apply_due(&self) -> bool {
-        let waiting = self.patches.blocks.load(Ordering::SeqCst);
+        let waiting = self.redo_rows.blocks.load(Ordering::SeqCst);
         if waiting == 0 || self.session.workspace.is_some() {
             return false;
         }
-        let clock = lock(&self.patches.clock);
+        let clock = lock(&self.redo_rows.clock);
         let is_rested = clock.not_before.is_none_or(|at| Instant::now() >= at);
         let is_idle = clock.newest.is_none_or(|newest| newest.elapsed() >= IDLE);
-        is_rested && (is_idle || self.is_patched_full())
+        is_rested && (is_idle || self.is_redo_full())
     }
 
-    fn is_patched_full(&self) -> bool {
-        let waiting = self.patches.blocks.load(Ordering::SeqCst);
-        waiting > 0 && waiting >= self.patch_blocks_max() / FULL_DIVISOR
+    fn is_redo_full(&self) -> bool {
+        let waiting = self.redo_rows.blocks.load(Ordering::SeqCst);
+        waiting > 0 && waiting >= self.redo_blocks_max() / FULL_DIVISOR
     }
 
     /// The background's part. Never waits for the writer lock.
@@ -258,49 +262,50 @@ impl Engine {
             return Ok(());
         }
         if !self.writer_lock.try_begin(|| self.refresh_locked())? {
-            lock(&self.patches.clock).not_before = Some(Instant::now() + PAUSE);
+            lock(&self.redo_rows.clock).not_before = Some(Instant::now() + PAUSE);
             return Ok(());
         }
         let _edit = Edit { engine: self };
-        self.apply_patches()
+        self.apply_redo()
     }
 
     /// The same for an engine without background: after a sync, when enough waits.
     pub(crate) fn apply_if_full(&self) -> Result<()> {
-        if self.session.options.has_background || !self.is_patched_full() {
+        if self.session.options.has_background || !self.is_redo_full() {
             return Ok(());
         }
         let _edit = self.edit()?;
-        self.apply_patches()
+        self.apply_redo()
     }
 
-    /// The same, whether it is time or not: what is patched cannot be moved.
+    /// The same, whether it is time or not: what has redo rows cannot be moved.
     pub(crate) fn apply_now(&self) -> Result<()> {
         self.require_parent(NO_MOVES)?;
         let _edit = self.edit()?;
-        self.apply_patches()
+        self.apply_redo()
     }
 
     /// Writes in place what no reader holds back, and commits that; where the catalog is busy or
     /// the host is full it is left for later. The caller has the writer lock. Cost: one request per
     /// contiguous piece, one flush per segment, one commit.
-    pub(crate) fn apply_patches(&self) -> Result<()> {
-        if self.patches.blocks.load(Ordering::SeqCst) == 0 || self.session.workspace.is_some() {
+    pub(crate) fn apply_redo(&self) -> Result<()> {
+        if self.redo_rows.blocks.load(Ordering::SeqCst) == 0 || self.session.workspace.is_some() {
             return Ok(()); // WORKSPACE-8: the targets are the parent's.
         }
-        let _one_at_a_time = lock(&self.patches.applying);
+        let _one_at_a_time = lock(&self.redo_rows.applying);
         match self.apply_pinned() {
             // What was written in place is as before, or on its way into a commit; the rest waits.
             Err(error) if is_passing(&error) && self.check_running().is_ok() => {
-                tracing::warn!("patches wait to be written in place: {error}");
-                lock(&self.patches.clock).not_before = Some(Instant::now() + PAUSE);
+                tracing::warn!("redo rows wait to be written in place: {error}");
+                lock(&self.redo_rows.clock).not_before = Some(Instant::now() + PAUSE);
                 Ok(())
             }
             Err(error) => {
                 // Another thread's commit must end before the writer lock is abandoned.
                 let _no_commit = self.commit_lock.lock();
                 self.stop(format!(
-                    "patches could not be written in place ({error}); close and reopen the database"
+                    "redo rows could not be written in place ({error}); close and reopen the \
+                     database"
                 ));
                 Err(error)
             }
@@ -311,9 +316,9 @@ impl Engine {
     fn apply_pinned(&self) -> Result<()> {
         let _pin = self.begin_read();
         let horizon = self.reclaim_horizon()?;
-        let before = self.patches.blocks.load(Ordering::SeqCst);
+        let before = self.redo_rows.blocks.load(Ordering::SeqCst);
         let mut objects: Vec<(Arc<Node>, Applied)> = Vec::new();
-        for (store, ino) in self.catalog.patched_objects()? {
+        for (store, ino) in self.catalog.objects_with_redo_rows()? {
             let node = match self.node(store, ino) {
                 // Deleted by the open group; the rows go with it.
                 Err(error) if error.kind() == ErrorKind::NotFound => continue,
@@ -335,14 +340,14 @@ impl Engine {
             }
         }
         self.commit_now()?;
-        let mut clock = lock(&self.patches.clock);
+        let mut clock = lock(&self.redo_rows.clock);
         // What remains is too new for some reader; or it came meanwhile, and is soon due.
-        let is_stuck = self.patches.blocks.load(Ordering::SeqCst) >= before;
+        let is_stuck = self.redo_rows.blocks.load(Ordering::SeqCst) >= before;
         clock.not_before = is_stuck.then(|| Instant::now() + PAUSE);
         Ok(())
     }
 
-    /// What of an object can be written in place (`PATCH-3`).
+    /// What of an object can be written in place (`REDO-3`).
     fn plan_apply(&self, node: &Arc<Node>, horizon: CommitSeq) -> Result<Option<Applied>> {
         let mut guard = self.lock_node(node)?;
         let state = &mut *guard;
@@ -352,17 +357,17 @@ impl Engine {
         self.load_content(node, state)?;
         let source = self.map_source(node);
         let content = &mut state.content;
-        let Some(upto) = content.patches.find_cut(horizon) else {
+        let Some(upto) = content.redo_rows.find_cut(horizon) else {
             return Ok(None);
         };
         let mut writes = Vec::new();
-        for (&block, patch) in &content.patches.blocks {
-            let Some(seq) = patch.seq.filter(|&seq| seq <= upto) else {
+        for (&block, redo_row) in &content.redo_rows.blocks {
+            let Some(seq) = redo_row.seq.filter(|&seq| seq <= upto) else {
                 continue;
             };
             let Mapped::Run { extent, checksums } = content.map.find(source, block)? else {
                 return Err(broken(&format!(
-                    "block {block} of inode {} is patched and not mapped (PATCH-1)",
+                    "block {block} of inode {} has a redo row and is not mapped (REDO-1)",
                     node.ino
                 )));
             };
@@ -370,12 +375,12 @@ impl Engine {
                 block,
                 seq,
                 target: extent.slice(0, 1),
-                bytes: patch.bytes.clone(),
-                checksum: block_checksum(&patch.bytes),
+                bytes: redo_row.bytes.clone(),
+                checksum: block_checksum(&redo_row.bytes),
                 old_checksum: checksums[0],
             });
         }
-        let is_held_back = writes.is_empty() && !content.patches.blocks.is_empty();
+        let is_held_back = writes.is_empty() && !content.redo_rows.blocks.is_empty();
         Ok((!is_held_back).then_some(Applied { upto, writes }))
     }
 
@@ -402,8 +407,8 @@ impl Engine {
     }
 
     /// Part of the commit: the map takes the checksums of what was written in place, and the rows
-    /// go (`PATCH-4`). A patch that was replaced or ended meanwhile is left out: the newer row, or
-    /// the new place, counts.
+    /// go (`REDO-4`). A redo row that was replaced or ended meanwhile is left out: the newer row,
+    /// or the new place, counts.
     pub(crate) fn map_applied(
         &self,
         node: &Node,
@@ -413,14 +418,14 @@ impl Engine {
     ) -> Result<()> {
         let source = self.map_source(node);
         let content = &mut state.content;
-        // The target then holds, since the patch, what the map has said of it since: nothing else
-        // is to be kept.
+        // The target then holds, since the redo row, what the map has said of it since: nothing
+        // else is to be kept.
         let is_settled = applied.writes.iter().all(|write| {
-            content.patches.is_of(write.block, write.seq) && write.old_checksum == write.checksum
+            content.redo_rows.is_of(write.block, write.seq) && write.old_checksum == write.checksum
         });
         let settled = is_settled.then_some(applied.writes.len() as u64);
         for write in applied.writes {
-            if !content.patches.is_of(write.block, write.seq) {
+            if !content.redo_rows.is_of(write.block, write.seq) {
                 continue;
             }
             let is_there = match content.map.find(source, write.block)? {
@@ -438,42 +443,42 @@ impl Engine {
             };
             if !is_there {
                 return Err(broken(&format!(
-                    "block {} of inode {} moved while its patch was applied (PATCH-1)",
+                    "block {} of inode {} moved while its redo row was applied (REDO-1)",
                     write.block, node.ino
                 )));
             }
-            content.patches.blocks.remove(&write.block);
+            content.redo_rows.blocks.remove(&write.block);
         }
         assert!(
             content
-                .patches
+                .redo_rows
                 .blocks
                 .values()
-                .all(|patch| patch.seq.is_none_or(|seq| seq > applied.upto)),
-            "PATCH-4"
+                .all(|redo_row| redo_row.seq.is_none_or(|seq| seq > applied.upto)),
+            "REDO-4"
         );
-        set.patches_applied
+        set.redo_applied
             .push((node.store, node.ino, applied.upto, settled));
         Ok(())
     }
 
     // ---- check --------------------------------------------------------------------------------
 
-    /// Every patch lies on a mapped block. Nothing is uncommitted.
-    pub(crate) fn check_patches(&self, findings: &mut Vec<String>) -> Result<()> {
-        for (store, ino) in self.catalog.patched_objects()? {
-            let patches = Patches::decode(self.catalog.patches(store, ino)?);
+    /// Every redo row lies on a mapped block. Nothing is uncommitted.
+    pub(crate) fn check_redo_rows(&self, findings: &mut Vec<String>) -> Result<()> {
+        for (store, ino) in self.catalog.objects_with_redo_rows()? {
+            let redo_rows = RedoRows::decode(self.catalog.redo_rows(store, ino)?);
             let source = crate::view::extent_map::MapSource {
                 catalog: &self.catalog,
                 store,
                 ino,
             };
             let mut map = crate::view::extent_map::ExtentMap::default();
-            for &block in patches.blocks.keys() {
+            for &block in redo_rows.blocks.keys() {
                 if !map.contains(source, block)? {
                     findings.push(format!(
-                        "store {store} inode {ino}: block {block} is patched and not mapped \
-                         (PATCH-1)"
+                        "store {store} inode {ino}: block {block} has a redo row and is not mapped \
+                         (REDO-1)"
                     ));
                 }
             }

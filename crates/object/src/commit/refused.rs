@@ -258,7 +258,7 @@ impl Engine {
         });
         set.piece_drops.retain(|(store, ino)| stays(store, ino));
         set.piece_pages.retain(|(store, ino, ..)| stays(store, ino));
-        set.patches.retain(|(store, ino, _)| stays(store, ino));
+        set.redo_rows.retain(|(store, ino, _)| stays(store, ino));
         set.xattrs.retain(|(store, ino, ..)| stays(store, ino));
         set.orphans_added.retain(|(store, ino)| stays(store, ino));
         set.holders_added

@@ -56,7 +56,7 @@ pub struct StoreHistory {
     pub bytes: u64,
     /// Rows in the catalog.
     pub row_count: u64,
-    /// Small content, maps and patches in these rows, bytes.
+    /// Small content, maps and redo rows in these rows, bytes.
     pub row_bytes: u64,
 }
 

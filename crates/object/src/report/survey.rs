@@ -91,7 +91,7 @@ impl Engine {
                 .min(capacity_bytes)
                 .saturating_sub(held_back)
                 .saturating_sub(reserved),
-            patch_bytes: self.patch_bytes(),
+            redo_bytes: self.redo_bytes(),
             catalog_bytes: self.catalog_bytes(),
             inode_count,
         })
@@ -329,7 +329,7 @@ impl Engine {
             report.inode_count += self.catalog.inode_count(store)?;
         }
         self.check_extents(report)?;
-        self.check_patches(&mut report.findings)?;
+        self.check_redo_rows(&mut report.findings)?;
         self.check_history(&mut report.findings)?;
         self.check_segments(report)
     }
@@ -454,8 +454,8 @@ impl Engine {
         report: &mut CheckReport,
         progress: &mut dyn FnMut(u64),
     ) -> Result<()> {
-        // PATCH-1: what lies under a patch may be torn. Read before the map (PATCH-2).
-        let patches = self.load_patches(store, ino)?;
+        // REDO-1: what lies under a redo row may be torn. Read before the map (REDO-2).
+        let redo_rows = self.load_redo_rows(store, ino)?;
         for (index, bytes) in self.all_pages(store, ino)? {
             // A damaged page is a finding of check_extents already.
             let Ok(page) = MapPage::decode(&bytes) else {
@@ -463,7 +463,7 @@ impl Engine {
             };
             let pieces = page.runs().iter().flat_map(|run| {
                 let first = index * MAP_PAGE_BLOCKS + run.logical_block;
-                let gaps = patches.gaps(first, run.extent.block_count);
+                let gaps = redo_rows.gaps(first, run.extent.block_count);
                 gaps.into_iter().map(move |gap| (run, gap))
             });
             for (run, (mut at, gap_blocks)) in pieces {

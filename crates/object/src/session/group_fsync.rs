@@ -19,7 +19,7 @@
 //!   off. Who comes later as a session is born by a commit with its flush, which is also that of
 //!   everything before it in the log.
 //! * `FLUSH-3` What this process makes durable elsewhere because of a commit that owes its flush
-//!   waits for it: targets of patches (`PATCH-3`), and what `sync` promises of files. (Reclaim and
+//!   waits for it: targets of redo rows (`REDO-3`), and what `sync` promises of files. (Reclaim and
 //!   checkpoints come after a flush by themselves: a group commit flushes the log, and SQLite does
 //!   before it copies it.)
 //! * `FLUSH-5` A flush covers no commit that is under way when it begins, and who waits for one
@@ -277,8 +277,8 @@ mod tests {
         host.sync().unwrap();
         host.write(&node, 8192, &[2; 4096]).unwrap();
         host.sync().unwrap();
-        let count = || host.patches.blocks.load(Ordering::SeqCst);
-        assert_eq!(count(), 1, "it is no patch: nothing is tested");
+        let count = || host.redo_rows.blocks.load(Ordering::SeqCst);
+        assert_eq!(count(), 1, "it is no redo row: nothing is tested");
         host.session.flushes.begin().end(true);
         host.apply_now().unwrap();
         assert_eq!(count(), 0);

@@ -183,7 +183,7 @@ impl Engine {
         engine.check_workspace()?;
         engine.open_segments()?;
         engine.find_constraints()?;
-        engine.refresh_patches(pin)?;
+        engine.refresh_redo(pin)?;
         engine.find_pieces()?;
         let has_orphans = engine.catalog.has_orphans()?;
         engine.may_have_orphans.store(has_orphans, Ordering::SeqCst);
@@ -236,7 +236,7 @@ impl Engine {
 
     fn close_orderly(&self) -> Result<()> {
         self.check_running()?;
-        let wants_writer_lock = self.patch_bytes() > 0
+        let wants_writer_lock = self.redo_bytes() > 0
             || self.has_unsettled()
             || (self.free_space().is_loaded() && self.wants_reclaim()?);
         if wants_writer_lock && self.writer_lock.try_begin(|| self.refresh_locked())? {
@@ -247,7 +247,7 @@ impl Engine {
             let alone = self.alone()?;
             self.place_unsettled()?;
             self.commit_now()?;
-            self.apply_patches()?;
+            self.apply_redo()?;
             self.reclaim_some()?;
             self.writer_lock.abandon();
             drop(alone);

@@ -30,9 +30,9 @@ pub struct EngineOptions {
     /// A segment grows to so many bytes. Default: 4 TiB, what every filesystem can hold in one
     /// file.
     pub segment_bytes_max: u64,
-    /// Patches (small overwrites that are not yet in place) kept in the catalog at most, bytes;
+    /// Redo rows (small overwrites that are not yet in place) kept in the catalog at most, bytes;
     /// they are written in place in the background when there are a quarter of that.
-    pub patch_bytes_max: u64,
+    pub redo_bytes_max: u64,
     /// Where the present comes from; default: the system clock.
     pub clock: Option<Clock>,
     /// Commits in the background; without it only `sync` and a full gather commit (tests that must
@@ -103,7 +103,7 @@ impl Default for EngineOptions {
             commit_interval: Duration::from_millis(100),
             dirty_bytes_max: 0,
             segment_bytes_max: 4 << 40,
-            patch_bytes_max: 64 << 20,
+            redo_bytes_max: 64 << 20,
             clock: None,
             has_background: true,
             wait_max: WAIT_MAX,

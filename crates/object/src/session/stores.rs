@@ -90,7 +90,7 @@ impl Engine {
         });
         self.learn_retention()?;
         self.known_seq.store(seq.0, Ordering::SeqCst);
-        self.refresh_patches(seq)?;
+        self.refresh_redo(seq)?;
         self.reload_space()
     }
 

@@ -170,7 +170,7 @@ impl Engine {
     }
 
     /// Up to `blocks_max` mapped blocks from logical block `first` on, of them those that lie in
-    /// `within`; `None` while the object has dirty or patched blocks, or is gone.
+    /// `within`; `None` while the object has dirty blocks or redo rows, or is gone.
     fn stable_runs(
         &self,
         node: &Arc<Node>,
@@ -196,9 +196,10 @@ impl Engine {
         }
         self.load_content(node, state)?;
         let content = &state.content;
-        // What is patched is soon written in place, where it lies now (PATCH-3).
-        let is_patched = content.patches.next_present(0).is_some() || content.applied.is_some();
-        if !content.gather.is_empty() || is_patched {
+        // What has a redo row is soon written in place, where it lies now (REDO-3).
+        let has_redo_rows =
+            content.redo_rows.next_present(0).is_some() || content.applied.is_some();
+        if !content.gather.is_empty() || has_redo_rows {
             return Ok(None);
         }
         let source = self.map_source(node);

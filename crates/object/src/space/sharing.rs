@@ -7,8 +7,9 @@
 //! ```
 //!
 //! All of that happens inside the gate, so it is in one group. Blocks of the source that differ
-//! from what its map names (dirty, frozen, patched) are not shared: the caller copies them. Before,
-//! what is dirty is committed and what is patched is written in place, so that there are few.
+//! from what its map names (dirty, frozen, overwritten) are not shared: the caller copies them.
+//! Before, what is dirty is committed and redo rows are written in place, so that there
+//! are few.
 //!
 //! What is shared out of the past: see `past`.
 //!
@@ -19,16 +20,16 @@
 //! # Invariants
 //! `SHARE-1` to `SHARE-3` and `SHARE-9`, and `SHARE-7` and `SHARE-8` of the pages of maps, stand in
 //! the catalog.
-//! * `SHARE-4` A block that has several holders is never written over: no patch is made of it, and
-//!   no block with a patch is shared.
+//! * `SHARE-4` A block that has several holders is never written over: no redo row is made of it,
+//!   and no block with a redo row is shared.
 //! * `SHARE-5` A block that has several holders is not moved.
 //! * `SHARE-6` Once anything may be shared, what an object lets go is quarantined in memory when
 //!   the catalog has said that it was the last holder, and not before. *Guard*: that begins with an
 //!   empty group.
 //!
 //! # Cost
-//! Where nothing is shared: a look at a flag for each run that may become a patch or is moved; one
-//! lookup in an empty table when the free set is read anew. Where something is: a lookup in the
+//! Where nothing is shared: a look at a flag for each run that may become a redo row or is moved;
+//! one lookup in an empty table when the free set is read anew. Where something is: a lookup in the
 //! extent rows for each of these runs.
 //!
 //! # Concurrency
@@ -186,7 +187,7 @@ impl View {
         let unclean = [
             content.gather.next_present(first),
             frozen.and_then(|frozen| frozen.next_present(first)),
-            content.patches.next_present(first),
+            content.redo_rows.next_present(first),
         ];
         stop = unclean.into_iter().flatten().fold(stop, u64::min);
         let source = self.map_source(from);
@@ -266,17 +267,17 @@ impl Engine {
     }
 
     /// Puts all content where it stays, as far as readers let that be: before much of it is shared.
-    /// Cost: a commit, and the apply of all patches.
+    /// Cost: a commit, and the apply of all redo rows.
     pub fn settle_content(&self) -> Result<()> {
         let _edit = self.edit()?;
         self.place_unsettled()?;
         self.commit_now()?;
-        self.apply_patches()
+        self.apply_redo()
     }
 
-    /// Commits what is dirty of the range and writes in place what is patched of it, as far as that
-    /// can be; `false` if nothing of it can be shared anyway. What is dirty elsewhere stays so:
-    /// beside a writer every copy would commit.
+    /// Commits what is dirty of the range and writes its redo rows in place, as far as
+    /// that can be; `false` if nothing of it can be shared anyway. What is dirty elsewhere stays
+    /// so: beside a writer every copy would commit.
     fn settle_source(&self, from: &Arc<Node>, from_offset: u64, len_bytes: u64) -> Result<bool> {
         let first = from_offset / BLOCK_BYTES;
         let end = from_offset.saturating_add(len_bytes).div_ceil(BLOCK_BYTES);
@@ -304,14 +305,14 @@ impl Engine {
             self.place_unsettled()?;
             self.commit_now()?;
         }
-        let is_patched = {
+        let has_redo_rows = {
             let mut state = self.lock_node(from)?;
             self.load_content(from, &mut state)?;
-            let next = state.content.patches.next_present(first);
+            let next = state.content.redo_rows.next_present(first);
             next.is_some_and(|block| block < end)
         };
-        if is_patched && self.private.is_none() {
-            self.apply_patches()?;
+        if has_redo_rows && self.private.is_none() {
+            self.apply_redo()?;
         }
         Ok(true)
     }

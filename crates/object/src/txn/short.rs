@@ -22,7 +22,7 @@
 //! * `PRIVATE-2` What a transaction wrote to segments is flushed before its COMMIT (`COMMIT-2`).
 //! * `PRIVATE-3` Nothing that a transaction rolled back is left in memory: nodes, names, stores,
 //!   reservations, the free set and inode numbers are read anew.
-//! * `PRIVATE-4` A private engine reclaims nothing and applies no patch: what it sees is not
+//! * `PRIVATE-4` A private engine reclaims nothing and applies no redo row: what it sees is not
 //!   committed.
 //! * `PRIVATE-5` A transaction that continues on a newer snapshot than it began with has read
 //!   nothing that differs in it.
@@ -204,7 +204,7 @@ impl Engine {
         self.find_constraints()?;
         let seq = self.catalog.commit_seq()?;
         self.open_segments()?;
-        self.refresh_patches(seq)?;
+        self.refresh_redo(seq)?;
         self.find_pieces()?;
         let _gate = self.close_gate();
         let _names = self.write_names();
@@ -461,8 +461,8 @@ impl Engine {
             .store(true, Ordering::SeqCst);
         // What was retired waits for somebody who reclaims it.
         private.host.may_have_orphans.store(true, Ordering::SeqCst);
-        let blocks = self.patches.blocks.load(Ordering::SeqCst);
-        private.host.note_patches_at(self.known_seq(), blocks);
+        let blocks = self.redo_rows.blocks.load(Ordering::SeqCst);
+        private.host.note_redo_at(self.known_seq(), blocks);
         let mut ended = self.end(private, false);
         ended.has_changed(&private.host);
         ended.owes(owed);

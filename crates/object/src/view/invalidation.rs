@@ -108,7 +108,7 @@ impl Engine {
             let has_new_content = seq > self.known_seq();
             if has_new_content {
                 self.open_segments()?;
-                self.refresh_patches(seq)?;
+                self.refresh_redo(seq)?;
                 self.find_pieces()?;
             }
             let (held, told) = {
@@ -121,8 +121,8 @@ impl Engine {
                     None => (self.invalidate(has_new_content), ForeignChange::Everything),
                     Some(changed) => {
                         let mut held = self.invalidate_some(&changed, has_new_content);
-                        if look.have_patches_gone {
-                            held.extend(self.invalidate_patched(has_new_content));
+                        if look.have_redo_rows_gone {
+                            held.extend(self.invalidate_redone(has_new_content));
                         }
                         (held, ForeignChange::Inodes(changed))
                     }
@@ -190,13 +190,13 @@ impl Engine {
         held
     }
 
-    /// The same for all of which patches are remembered.
-    fn invalidate_patched(&self, has_new_content: bool) -> HashSet<(StoreId, Ino)> {
+    /// The same for all of which redo rows are remembered.
+    fn invalidate_redone(&self, has_new_content: bool) -> HashSet<(StoreId, Ino)> {
         let mut held = HashSet::new();
         self.foreign.epoch.fetch_add(1, Ordering::SeqCst);
         self.cache.retain(|node| {
-            let has_patches = !node.lock().content.patches.blocks.is_empty();
-            !has_patches || self.stays_stale(node, has_new_content, &mut held)
+            let has_redo_rows = !node.lock().content.redo_rows.blocks.is_empty();
+            !has_redo_rows || self.stays_stale(node, has_new_content, &mut held)
         });
         held
     }

@@ -13,8 +13,8 @@
 //! ```
 //!
 //! # Invariants
-//! * `NODE-1` Content is read gather first, then frozen, then kept, then inline, then patch, then
-//!   map, then hole.
+//! * `NODE-1` Content is read gather first, then frozen, then kept, then inline, then redo row,
+//!   then map, then hole.
 //! * `NODE-2` While `frozen` is set nobody but the commit edits the map.
 //! * `NODE-3` A node with uncommitted changes is on the dirty list of the open group.
 //! * `NODE-4` Nothing changes a node without the writer lock (see `writer_lock`).
@@ -25,7 +25,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::view::entries::EntryDeltas;
 use crate::view::extent_map::ExtentMap;
 use crate::view::pieces::Pieces;
-use crate::view::redo_rows::{Applied, Patches};
+use crate::view::redo_rows::{Applied, RedoRows};
 use crate::write::gather::Gather;
 use larder_catalog::{AttrMask, InodeRow};
 use larder_space::format::{Extent, FileKind, Ino, Name, StoreId};
@@ -122,7 +122,7 @@ pub(crate) struct Content {
     pub is_loaded: bool,
     /// Small overwrites that are in the catalog and not in place, by base block; loaded with
     /// `inline`.
-    pub patches: Patches,
+    pub redo_rows: RedoRows,
     /// What was written in place and not yet committed.
     pub applied: Option<Applied>,
     pub inline: Option<Vec<u8>>,
@@ -151,23 +151,23 @@ impl Content {
     pub fn forget(&mut self) {
         self.map = ExtentMap::default();
         self.pieces = None;
-        self.patches = Patches::default(); // PATCH-2
+        self.redo_rows = RedoRows::default(); // REDO-2
         self.inline = None;
         // Else the next change of the inode's attributes would drop the row that is there (NODE-1).
         self.has_inline_row = false;
         self.is_loaded = false;
     }
 
-    /// Unmaps blocks `from..to`, whose map pages were loaded just before, and ends their patches
-    /// (`PATCH-1`); returns the extents they lay on. It cannot fail (`GUARD-4`).
+    /// Unmaps blocks `from..to`, whose map pages were loaded just before, and ends their redo rows
+    /// (`REDO-1`); returns the extents they lay on. It cannot fail (`GUARD-4`).
     pub fn unmap_loaded(&mut self, from: u64, to: u64) -> Vec<Extent> {
-        self.patches.end(from, to);
+        self.redo_rows.end(from, to);
         self.map.remove_loaded(from, to)
     }
 
     /// The same for everything from block `from` on.
     pub fn unmap_loaded_from(&mut self, from: u64) -> Vec<Extent> {
-        self.patches.end(from, u64::MAX);
+        self.redo_rows.end(from, u64::MAX);
         self.map.truncate_loaded(from)
     }
 

@@ -1,4 +1,4 @@
-//! The read path: (pieces →) gather → frozen → kept → inline → patch → extent map → segment
+//! The read path: (pieces →) gather → frozen → kept → inline → redo row → extent map → segment
 //! (verify) → bytes.
 //!
 //! Memory is copied under the node's lock; devices are read without it. What a read may touch is
@@ -175,12 +175,12 @@ impl View {
                 done += in_block;
                 continue;
             }
-            if let Some(bytes) = content.patches.find(block) {
+            if let Some(bytes) = content.redo_rows.find(block) {
                 buffer[done..done + in_block].copy_from_slice(&bytes[within..within + in_block]);
                 done += in_block;
                 continue;
             }
-            // The next dirty or patched block ends what the map may answer for.
+            // The next dirty or overwritten block ends what the map may answer for.
             let wanted = (within + buffer.len() - done).div_ceil(BLOCK) as u64;
             let dirty = content.gather.next_present(block).into_iter();
             let frozen = content
@@ -189,7 +189,7 @@ impl View {
                 .and_then(|frozen| frozen.next_present(block));
             let blocks = dirty
                 .chain(frozen)
-                .chain(content.patches.next_present(block))
+                .chain(content.redo_rows.next_present(block))
                 .map(|next| next - block)
                 .chain([wanted])
                 .min()
@@ -299,12 +299,12 @@ impl View {
         Ok(())
     }
 
-    /// Reads the inline row, the root of the list of pieces and the patches, if there are any.
+    /// Reads the inline row, the root of the list of pieces and the redo rows, if there are any.
     pub(crate) fn load_content(&self, node: &Node, state: &mut NodeState) -> Result<()> {
         if state.content.is_loaded {
             return Ok(());
         }
-        debug_assert!(state.content.map.is_unread(), "PATCH-2");
+        debug_assert!(state.content.map.is_unread(), "REDO-2");
         // What has blocks has no inline row: one commit puts the first and drops the second.
         if state.row.block_count == 0 || self.may_have_pieces.load(Ordering::SeqCst) {
             let stored = self.catalog.file_content(node.store, node.ino)?;
@@ -315,11 +315,11 @@ impl View {
             state.content.inline = stored.inline;
             state.content.has_inline_row = state.content.inline.is_some();
         }
-        // A list may be newer than what this session has noticed; so must the patches be.
-        if state.content.pieces.is_some() || self.patch_bytes() > 0 || self.is_past() {
+        // A list may be newer than what this session has noticed; so must the redo rows be.
+        if state.content.pieces.is_some() || self.redo_bytes() > 0 || self.is_past() {
             // After the root, so that its number vouches for them (PIECE-5); before the map
-            // (PATCH-2).
-            state.content.patches = self.load_patches(node.store, node.ino)?;
+            // (REDO-2).
+            state.content.redo_rows = self.load_redo_rows(node.store, node.ino)?;
         }
         state.content.is_loaded = true;
         Ok(())

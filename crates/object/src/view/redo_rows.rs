@@ -1,8 +1,8 @@
-//! The patches of an object in memory: plain data, without I/O. See `redo` for words and
+//! The redo rows of an object in memory: plain data, without I/O. See `redo` for words and
 //! invariants.
 
 use crate::write::gather::Gather;
-use larder_catalog::PatchRow;
+use larder_catalog::RedoRow;
 use larder_space::format::limits::BLOCK_BYTES;
 use larder_space::format::{Checksum, CommitSeq, Extent};
 use std::collections::BTreeMap;
@@ -16,45 +16,45 @@ const APPLY_BLOCKS: usize = 4096;
 /// `(first block, blocks)`.
 pub(crate) type Run = (u64, u64);
 
-/// What the engine knows of all patches.
+/// What the engine knows of all redo rows.
 #[derive(Default)]
-pub(crate) struct PatchBook {
+pub(crate) struct RedoBook {
     /// Blocks in all rows, replaced ones included.
     pub blocks: AtomicU64,
     /// A commit of this process, and that number after it.
     pub noted: Mutex<Option<(CommitSeq, u64)>>,
-    /// Held while patches are applied.
+    /// Held while redo rows are applied.
     pub applying: Mutex<()>,
     pub clock: Mutex<Clock>,
 }
 
 #[derive(Default)]
 pub(crate) struct Clock {
-    /// When this process last saw a new patch.
+    /// When this process last saw a new redo row.
     pub newest: Option<Instant>,
     /// Not to be applied before this moment.
     pub not_before: Option<Instant>,
 }
 
-/// The patches of one object, in memory.
+/// The redo rows of one object, in memory.
 #[derive(Default)]
-pub(crate) struct Patches {
-    pub blocks: BTreeMap<u64, Patch>,
-    /// Blocks whose patch an edit of the open group ended.
+pub(crate) struct RedoRows {
+    pub blocks: BTreeMap<u64, RedoBlock>,
+    /// Blocks whose redo row an edit of the open group ended.
     ended: Vec<u64>,
-    /// Blocks that were patched and whose commit is not known yet.
+    /// Blocks that were overwritten and whose commit is not known yet.
     new: Vec<u64>,
 }
 
-pub(crate) struct Patch {
+pub(crate) struct RedoBlock {
     /// Its commit; `None` while that runs.
     pub seq: Option<CommitSeq>,
     pub bytes: Arc<[u8]>,
 }
 
-/// Patches of one object that were written in place; the next commit may tell.
+/// Redo rows of one object that were written in place; the next commit may tell.
 pub(crate) struct Applied {
-    /// All patches up to this commit are among them, or replaced, or ended.
+    /// All redo rows up to this commit are among them, or replaced, or ended.
     pub upto: CommitSeq,
     pub writes: Vec<InPlace>,
 }
@@ -70,20 +70,20 @@ pub(crate) struct InPlace {
     pub old_checksum: Checksum,
 }
 
-impl Patches {
+impl RedoRows {
     /// From the rows of the catalog, oldest first.
-    pub fn decode(rows: Vec<PatchRow>) -> Patches {
+    pub fn decode(rows: Vec<RedoRow>) -> RedoRows {
         let mut blocks = BTreeMap::new();
         for row in rows {
             for (index, block) in row.blocks.into_iter().enumerate() {
                 match &row.bytes {
                     Some(bytes) => {
                         let at = index * BLOCK_BYTES as usize;
-                        let patch = Patch {
+                        let redo = RedoBlock {
                             seq: Some(row.seq),
                             bytes: bytes[at..at + BLOCK_BYTES as usize].into(),
                         };
-                        blocks.insert(block, patch);
+                        blocks.insert(block, redo);
                     }
                     None => {
                         blocks.remove(&block);
@@ -91,18 +91,18 @@ impl Patches {
                 }
             }
         }
-        Patches {
+        RedoRows {
             blocks,
-            ..Patches::default()
+            ..RedoRows::default()
         }
     }
 
-    /// The content of block `block`, if it is patched.
+    /// The content of block `block`, if it has a redo row.
     pub fn find(&self, block: u64) -> Option<&[u8]> {
-        self.blocks.get(&block).map(|patch| &*patch.bytes)
+        self.blocks.get(&block).map(|redo_row| &*redo_row.bytes)
     }
 
-    /// The parts of `count` blocks from `first` on that are not patched, as `(offset, blocks)`.
+    /// The parts of `count` blocks from `first` on without redo rows, as `(offset, blocks)`.
     pub fn gaps(&self, first: u64, count: u64) -> Vec<(u64, u64)> {
         let mut gaps = Vec::new();
         let mut at = 0;
@@ -117,47 +117,47 @@ impl Patches {
         gaps
     }
 
-    /// The first patched block at or after `from`.
+    /// The first block with a redo row at or after `from`.
     pub fn next_present(&self, from: u64) -> Option<u64> {
         self.blocks.range(from..).next().map(|(&block, _)| block)
     }
 
-    /// Makes patches of the dirty blocks of `runs`: in memory, and as a row.
-    pub fn log(&mut self, gather: &Gather, runs: &[Run]) -> PatchRow {
+    /// Makes redo rows of the dirty blocks of `runs`: in memory, and as a row.
+    pub fn log(&mut self, gather: &Gather, runs: &[Run]) -> RedoRow {
         let count: u64 = runs.iter().map(|(_, count)| count).sum();
         let mut blocks = Vec::with_capacity(count as usize);
         let mut all = Vec::with_capacity((count * BLOCK_BYTES) as usize);
         for block in runs.iter().flat_map(|&(first, count)| first..first + count) {
             for bytes in gather.slices(block, 1) {
                 all.extend_from_slice(bytes);
-                let patch = Patch {
+                let redo = RedoBlock {
                     seq: None,
                     bytes: bytes.into(),
                 };
-                self.blocks.insert(block, patch);
+                self.blocks.insert(block, redo);
             }
             blocks.push(block);
         }
         self.new.extend_from_slice(&blocks);
-        PatchRow {
+        RedoRow {
             seq: CommitSeq(0),
             blocks,
             bytes: Some(all),
         }
     }
 
-    /// Ends the patches of blocks `from..to` with the open group.
+    /// Ends the redo rows of blocks `from..to` with the open group.
     pub fn end(&mut self, from: u64, to: u64) {
         let ended = self.remove(from, to);
         self.ended.extend(ended);
     }
 
-    /// Takes what [`Patches::end`] ended.
+    /// Takes what [`RedoRows::end`] ended.
     pub fn take_ended(&mut self) -> Vec<u64> {
         std::mem::take(&mut self.ended)
     }
 
-    /// Forgets the patches of blocks `from..to`; says which blocks had one.
+    /// Forgets the redo rows of blocks `from..to`; says which blocks had one.
     pub fn remove(&mut self, from: u64, to: u64) -> Vec<u64> {
         if from >= to {
             return Vec::new();
@@ -169,24 +169,24 @@ impl Patches {
         gone
     }
 
-    /// Every patch is committed now, the new ones by `seq`.
+    /// Every redo row is committed now, the new ones by `seq`.
     pub fn publish(&mut self, seq: CommitSeq) {
         for block in self.new.drain(..) {
-            if let Some(patch) = self.blocks.get_mut(&block) {
-                patch.seq.get_or_insert(seq);
+            if let Some(redo_row) = self.blocks.get_mut(&block) {
+                redo_row.seq.get_or_insert(seq);
             }
         }
-        debug_assert!(self.blocks.values().all(|patch| patch.seq.is_some()));
+        debug_assert!(self.blocks.values().all(|redo_row| redo_row.seq.is_some()));
     }
 
     pub fn is_of(&self, block: u64, seq: CommitSeq) -> bool {
         self.blocks.get(&block).is_some_and(|p| p.seq == Some(seq))
     }
 
-    /// Up to which commit patches can be applied at once: at most `horizon`, and not many more than
-    /// [`APPLY_BLOCKS`] of them.
+    /// Up to which commit redo rows can be applied at once: at most `horizon`, and not many more
+    /// than [`APPLY_BLOCKS`] of them.
     pub fn find_cut(&self, horizon: CommitSeq) -> Option<CommitSeq> {
-        let due = self.blocks.values().filter_map(|patch| patch.seq);
+        let due = self.blocks.values().filter_map(|redo_row| redo_row.seq);
         let mut due: Vec<CommitSeq> = due.filter(|&seq| seq <= horizon).collect();
         if due.len() <= APPLY_BLOCKS {
             return Some(horizon);
@@ -195,9 +195,9 @@ impl Patches {
     }
 }
 
-/// The row that ends the patches of `blocks`.
-pub(crate) fn ending(blocks: Vec<u64>) -> PatchRow {
-    PatchRow {
+/// The row that ends the redo rows of `blocks`.
+pub(crate) fn ending(blocks: Vec<u64>) -> RedoRow {
+    RedoRow {
         seq: CommitSeq(0),
         blocks,
         bytes: None,

@@ -102,12 +102,12 @@ impl Engine {
         let mut fate = Fate::Known;
         let mut keeps = false;
         let mut is_rewrite = false;
-        let mut may_patch = false;
+        let mut may_log_redo = false;
         if !is_gathered && content.gather.block_count() >= size_blocks {
             // All of it is new: nothing of what is mapped stays.
             self.drop_kept(content);
         } else if !is_gathered {
-            may_patch = true;
+            may_log_redo = true;
             fate = growing; // If that is what the write path finds left of it.
         } else if is_complete {
             let is_whole = content.kept.is_empty();
@@ -135,7 +135,7 @@ impl Engine {
         let mut flush = ContentFlush::freeze(content, fate);
         flush.keeps = keeps;
         flush.is_rewrite = is_rewrite;
-        flush.may_patch = may_patch;
+        flush.may_log_redo = may_log_redo;
         Some(flush)
     }
 
@@ -147,7 +147,7 @@ impl Engine {
             return None;
         }
         let mut flush = ContentFlush::freeze(content, Fate::Known);
-        flush.may_patch = true;
+        flush.may_log_redo = true;
         Some(flush)
     }
 

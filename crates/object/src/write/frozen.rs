@@ -19,8 +19,8 @@ pub(crate) struct FrozenNode {
     pub entries: Vec<(Name, Option<Ino>)>,
     pub xattrs: Vec<(Vec<u8>, Option<Vec<u8>>)>,
     pub content_row: Option<Option<ContentRow>>,
-    /// Blocks whose patches an edit ended.
-    pub patches_ended: Vec<u64>,
+    /// Blocks whose redo rows an edit ended.
+    pub redo_ended: Vec<u64>,
     /// The list of pieces goes, before `piece_pages` come.
     pub drops_pieces: bool,
     pub piece_pages: Vec<(u64, Option<Vec<u8>>)>,
@@ -31,9 +31,9 @@ pub(crate) struct FrozenNode {
 /// Dirty blocks on their way to a segment.
 pub(crate) struct ContentFlush {
     pub gather: Arc<Gather>,
-    /// Dirty runs that get a new place: all of the gather but what became patches.
+    /// Dirty runs that get a new place: all of the gather but what became redo rows.
     pub runs: Vec<(u64, u64)>,
-    /// Patches that were written in place.
+    /// Redo rows that were written in place.
     pub applied: Option<Applied>,
     pub reservation: Option<Reservation>,
     pub fate: Fate,
@@ -41,8 +41,8 @@ pub(crate) struct ContentFlush {
     pub keeps: bool,
     /// What it replaces is the same content at other places.
     pub is_rewrite: bool,
-    /// Part of an object that lies where it will stay: small overwrites in it may become patches.
-    pub may_patch: bool,
+    /// Part of an object that lies where it will stay: small overwrites in it may become redo rows.
+    pub may_log_redo: bool,
 }
 
 impl ContentFlush {
@@ -58,7 +58,7 @@ impl ContentFlush {
             fate,
             keeps: false,
             is_rewrite: false,
-            may_patch: false,
+            may_log_redo: false,
         }
     }
 

@@ -4,13 +4,13 @@
 //! ```text
 //!  the map as of S ─▶ where that lies by now ─▶ its extent rows ─┬─ live: one more holder
 //!   (less what lay     (moved, or copied before                  └─ retired: lives again (SHARE-9)
-//!    in patches)        it was written over)
+//!    in redo rows)        it was written over)
 //! ```
 //!
 //! What comes back so is what a clone of a snapshot, and a restore of what was deleted, need: no
 //! content is read or written, and no space is taken. Not shared, but copied by the caller: what
-//! lay in patches at S, inline content, lists of pieces, offsets that are no multiples of a block,
-//! and blocks that wait for a patch of their holder's to be written in place.
+//! lay in redo rows at S, inline content, lists of pieces, offsets that are no multiples of a
+//! block, and blocks that wait for a redo row of their holder's to be written in place.
 //!
 //! # Invariants
 //! * `SHARE-10` From the look at where the content of S lies to the group that takes it over
@@ -18,16 +18,16 @@
 //!   the writer lock; the pin of the state is looked for after that. In the commit of that group
 //!   holders come before what is reclaimed, so the end of the pin may come at any time.
 //!
-//! Blocks with patches are not shared here either (SHARE-4): the holder of a live row may be
-//! another object than the one that is read, with patches that wait; a row that was shared in part
-//! by this group is one row still. And none is applied meanwhile.
+//! Blocks with redo rows are not shared here either (SHARE-4): the holder of a live row may be
+//! another object than the one that is read, with redo rows that wait; a row that was shared in
+//! part by this group is one row still. And none is applied meanwhile.
 //!
 //! # Why the histories stay as they were
 //! The row lives longer than `retired_seq` said, so nobody's past loses it. Who holds it now may
-//! patch it in place or move it: then `larder_home` has a row for it, which counts for all states
-//! before (`HISTORY-4`, `HISTORY-5`), those of former holders among them. Rows of `larder_home`
-//! that are older than the commit that brought it back count for older states only, so the new
-//! holder's past does not meet them.
+//! redo row it in place or move it: then `larder_home` has a row for it, which counts for all
+//! states before (`HISTORY-4`, `HISTORY-5`), those of former holders among them. Rows of
+//! `larder_home` that are older than the commit that brought it back count for older states only,
+//! so the new holder's past does not meet them.
 //!
 //! # Why no free set is wrong
 //! A retired block is in no free set: in memory it is a number of its group's quarantine, and it
@@ -51,8 +51,8 @@ use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Blocks of objects whose patches wait to be written in place.
-type Patched = HashMap<(StoreId, Ino), Vec<Extent>>;
+/// Blocks of objects whose redo rows wait to be written in place.
+type Overwritten = HashMap<(StoreId, Ino), Vec<Extent>>;
 
 impl Engine {
     /// Gives `to` the content that `from` had in `past`, another moment of this database, from
@@ -92,7 +92,7 @@ impl Engine {
             self.commit_now()?;
         }
         // What is being applied is over places that its object may have let go of meanwhile.
-        let _no_apply = lock(&self.patches.applying);
+        let _no_apply = lock(&self.redo_rows.applying);
         let _no_commit = self.commit_lock.lock(); // SHARE-10
         let _gate = self.enter_gate();
         let to_size = {
@@ -135,10 +135,10 @@ impl Engine {
         let Some(mut offer) = found else {
             return Ok(None);
         };
-        let mut patched = Patched::new();
+        let mut overwritten = Overwritten::new();
         let mut runs = Vec::with_capacity(offer.runs.len());
         for run in std::mem::take(&mut offer.runs) {
-            let shared = self.share_run((&run, as_of), to, &mut patched, &mut runs)?;
+            let shared = self.share_run((&run, as_of), to, &mut overwritten, &mut runs)?;
             if shared < run.extent.block_count {
                 let places = (from_offset / BLOCK_BYTES, to_offset / BLOCK_BYTES);
                 offer.cut(places, run.logical_block + shared);
@@ -155,7 +155,7 @@ impl Engine {
         &self,
         (run, as_of): (&Run, CommitSeq),
         to: &Node,
-        patched: &mut Patched,
+        overwritten: &mut Overwritten,
         runs: &mut Vec<Run>,
     ) -> Result<u64> {
         let mut done = 0;
@@ -169,7 +169,7 @@ impl Engine {
                     break;
                 }
                 let part = place.slice(start - place.start_block, stop - start);
-                let count = self.shareable_blocks((&row, &part), as_of, to, patched)?;
+                let count = self.shareable_blocks((&row, &part), as_of, to, overwritten)?;
                 if count > 0 {
                     let (from, until) = (done as usize, (done + count) as usize);
                     runs.push(Run {
@@ -196,7 +196,7 @@ impl Engine {
         (row, part): (&ExtentRow, &Extent),
         as_of: CommitSeq,
         to: &Node,
-        patched: &mut Patched,
+        overwritten: &mut Overwritten,
     ) -> Result<u64> {
         if lock(&self.shares.young).is_held(part, (to.store, to.ino)) {
             return Ok(0); // SHARE-1: one map names a block once.
@@ -212,25 +212,25 @@ impl Engine {
             return Ok(0);
         }
         if row.shared_count > 0 {
-            return Ok(part.block_count); // Nothing of it is patched.
+            return Ok(part.block_count); // Nothing of it has a redo row.
         }
-        let waiting = match patched.entry((row.store, row.ino)) {
+        let waiting = match overwritten.entry((row.store, row.ino)) {
             Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(new) => new.insert(self.patched_places(row.store, row.ino)?),
+            Entry::Vacant(new) => new.insert(self.redo_places(row.store, row.ino)?),
         };
         let over = waiting.iter().filter(|place| place.overlaps(part));
         let first = over.map(|place| place.start_block - part.start_block).min();
         Ok(first.unwrap_or(part.block_count))
     }
 
-    /// The blocks of an object over which patches wait to be written (`SHARE-4`). The caller has
-    /// the lock of the commits: no patch is made meanwhile.
-    fn patched_places(&self, store: StoreId, ino: Ino) -> Result<Vec<Extent>> {
-        if self.patches.blocks.load(Ordering::SeqCst) == 0 {
+    /// The blocks of an object over which redo rows wait to be written (`SHARE-4`). The caller has
+    /// the lock of the commits: no redo row is made meanwhile.
+    fn redo_places(&self, store: StoreId, ino: Ino) -> Result<Vec<Extent>> {
+        if self.redo_rows.blocks.load(Ordering::SeqCst) == 0 {
             return Ok(Vec::new());
         }
         let node = match self.node(store, ino) {
-            // Deleted by the open group; the patches go with it.
+            // Deleted by the open group; the redo rows go with it.
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
             node => node?,
         };
@@ -242,8 +242,8 @@ impl Engine {
         self.load_content(&node, state)?;
         let source = self.map_source(&node);
         let content = &mut state.content;
-        let mut places = Vec::with_capacity(content.patches.blocks.len());
-        for &block in content.patches.blocks.keys() {
+        let mut places = Vec::with_capacity(content.redo_rows.blocks.len());
+        for &block in content.redo_rows.blocks.keys() {
             if let Mapped::Run { extent, .. } = content.map.find(source, block)? {
                 places.push(extent.slice(0, 1));
             }

@@ -1,4 +1,4 @@
-//! What comes out of the past beside patches that wait, or are being written in place (`SHARE-4`,
+//! What comes out of the past beside redo rows that wait, or are being written in place (`SHARE-4`,
 //! `SHARE-10`).
 
 use crate::common::moments::{Clock, HOUR};
@@ -28,7 +28,7 @@ fn apply(db: &Database) {
 }
 
 #[test]
-fn two_copies_of_the_past_in_one_group_beside_a_patch() {
+fn two_copies_of_the_past_in_one_group_beside_a_redo_row() {
     let dir = tempfile::tempdir().unwrap();
     let db = Clock::new().create(dir.path(), 128, HOUR);
     let then = pattern(2 * MIB, 1);
@@ -41,7 +41,7 @@ fn two_copies_of_the_past_in_one_group_beside_a_patch() {
     let file = db.open_file(a, true).unwrap();
     file.write_at((MIB + 1) as u64, &pattern(100, 2)).unwrap();
     drop(file);
-    db.sync().unwrap(); // A patch that waits.
+    db.sync().unwrap(); // A redo row that waits.
     let past = at(&db, "s");
     let source = past
         .open_file(past.resolve(b"/a", false).unwrap().node, false)
@@ -71,7 +71,7 @@ fn two_copies_of_the_past_in_one_group_beside_a_patch() {
 }
 
 #[test]
-fn a_restore_of_two_clones_beside_a_patched_origin() {
+fn a_restore_of_two_clones_beside_an_origin_with_redo_rows() {
     let dir = tempfile::tempdir().unwrap();
     let db = Clock::new().create(dir.path(), 128, HOUR);
     let then = pattern(2 * MIB, 1);
@@ -87,7 +87,7 @@ fn a_restore_of_two_clones_beside_a_patched_origin() {
     let file = db.open_file(a, true).unwrap();
     file.write_at((MIB + 1) as u64, &pattern(100, 2)).unwrap();
     drop(file);
-    db.sync().unwrap(); // A patch that waits.
+    db.sync().unwrap(); // A redo row that waits.
     let past = at(&db, "s");
     db.restore(&past, Some(b"/t"), &RestoreOptions::default())
         .unwrap();
@@ -194,7 +194,7 @@ fn what_an_apply_is_about_to_write_over_is_taken_out_of_the_past() {
     db.create_snapshot("s").unwrap();
     let file = db.open_file(a, true).unwrap();
     file.write_at((MIB + 1) as u64, &pattern(100, 2)).unwrap();
-    db.sync().unwrap(); // A patch that waits.
+    db.sync().unwrap(); // A redo row that waits.
     let past = db.as_of(&Moment::Snapshot("s".into())).unwrap();
     let source = past
         .open_file(past.resolve(b"/a", false).unwrap().node, false)

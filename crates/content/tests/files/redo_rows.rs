@@ -12,10 +12,10 @@ use std::time::Duration;
 const R: NodeId = NodeId::ROOT;
 const BLOCK: u64 = 4096;
 
-fn open_with(dir: &Path, patch_bytes_max: u64, has_background: bool) -> Database {
+fn open_with(dir: &Path, redo_bytes_max: u64, has_background: bool) -> Database {
     let options = OpenOptions {
         engine: EngineOptions {
-            patch_bytes_max,
+            redo_bytes_max,
             has_background,
             commit_interval: Duration::from_millis(5),
             ..EngineOptions::default()
@@ -30,9 +30,9 @@ fn fragments(db: &Database) -> u64 {
 }
 
 /// Overwrites, copy-on-write, truncation, holes, applies, reopening: the content is always the
-/// model's (`PATCH-1`, `PATCH-4`).
+/// model's (`REDO-1`, `REDO-4`).
 #[test]
-fn patched_content_is_the_models() {
+fn overwritten_content_is_the_models() {
     for seed in 1..=6 {
         let dir = tempfile::tempdir().unwrap();
         create(dir.path(), None).close().unwrap();
@@ -41,9 +41,9 @@ fn patched_content_is_the_models() {
         let mut model = pattern(700_000, seed);
         let node = put(&db, R, "f", &model);
         db.sync().unwrap();
-        let (mut patched, mut applied) = (0, 0);
+        let (mut overwritten, mut applied) = (0, 0);
         for step in 0..400 {
-            let waiting = db.space().unwrap().patch_bytes;
+            let waiting = db.space().unwrap().redo_bytes;
             let handle = db.open_file(node, true).unwrap();
             let at = rng.below(model.len() as u64 + 1);
             match rng.below(20) {
@@ -72,7 +72,7 @@ fn patched_content_is_the_models() {
                     model.resize(len as usize, 0);
                 }
                 14 if seed % 2 == 0 => {
-                    // Pieces, and patches of base blocks.
+                    // Pieces, and redo rows of base blocks.
                     let len = rng.below(20_000).min(model.len() as u64 - at);
                     let bytes = pattern(rng.below(20_000) as usize, step);
                     handle.replace_range(at, len, &bytes).unwrap();
@@ -96,8 +96,8 @@ fn patched_content_is_the_models() {
                     db = open_with(dir.path(), 256 << 10, false);
                 }
             }
-            let now = db.space().unwrap().patch_bytes;
-            patched += u32::from(now > waiting);
+            let now = db.space().unwrap().redo_bytes;
+            overwritten += u32::from(now > waiting);
             applied += u32::from(now < waiting);
             assert!(content(&db, node) == model, "seed {seed}, step {step}");
             if step % 20 == 0 {
@@ -105,14 +105,14 @@ fn patched_content_is_the_models() {
             }
         }
         assert!(
-            patched > 20 && applied > 4,
-            "{patched} and {applied}: too few"
+            overwritten > 20 && applied > 4,
+            "{overwritten} and {applied}: too few"
         );
         assert_clean(&db);
         db.close().unwrap();
         let db = open_with(dir.path(), 0, false);
-        assert_eq!(db.space().unwrap().patch_bytes, 0, "closing applies");
-        assert!(content(&db, node) == model, "PATCH-4: seed {seed}");
+        assert_eq!(db.space().unwrap().redo_bytes, 0, "closing applies");
+        assert!(content(&db, node) == model, "REDO-4: seed {seed}");
         assert_clean(&db);
     }
 }
@@ -134,22 +134,22 @@ fn small_overwrites_leave_one_fragment_and_large_ones_or_too_many_do_not() {
     db.sync().unwrap();
     assert_eq!(fragments(&db), 1);
     overwrite(&db, node, 100, 2);
-    assert_eq!(db.space().unwrap().patch_bytes, 100 * 2 * BLOCK);
+    assert_eq!(db.space().unwrap().redo_bytes, 100 * 2 * BLOCK);
     db.close().unwrap();
     let db = open_with(dir.path(), 64 << 20, false);
-    assert_eq!((fragments(&db), db.space().unwrap().patch_bytes), (1, 0));
+    assert_eq!((fragments(&db), db.space().unwrap().redo_bytes), (1, 0));
     overwrite(&db, node, 3, 40); // Long runs.
-    assert_eq!((fragments(&db), db.space().unwrap().patch_bytes), (6, 0));
+    assert_eq!((fragments(&db), db.space().unwrap().redo_bytes), (6, 0));
     db.close().unwrap();
-    let db = open_with(dir.path(), 10 * BLOCK, false); // PATCH-5
+    let db = open_with(dir.path(), 10 * BLOCK, false); // REDO-5
     overwrite(&db, node, 20, 1);
-    assert_eq!(db.space().unwrap().patch_bytes, 0);
+    assert_eq!(db.space().unwrap().redo_bytes, 0);
     assert!(fragments(&db) > 20);
     assert_clean(&db);
 }
 
 /// A log that is opened, appended, synced and closed again and again stays in one place: its last
-/// block is patched, and what follows goes right behind it.
+/// block is overwritten, and what follows goes right behind it.
 #[test]
 fn a_log_of_open_append_close_stays_in_few_pieces() {
     let dir = tempfile::tempdir().unwrap();
@@ -174,7 +174,7 @@ fn a_log_of_open_append_close_stays_in_few_pieces() {
 }
 
 #[test]
-fn removing_a_patched_file_or_store_removes_its_patches() {
+fn removing_a_file_or_store_removes_its_redo_rows() {
     let dir = tempfile::tempdir().unwrap();
     create(dir.path(), None).close().unwrap();
     let db = open_with(dir.path(), 64 << 20, false);
@@ -187,18 +187,18 @@ fn removing_a_patched_file_or_store_removes_its_patches() {
         handle.write_at(BLOCK, &pattern(4096, 2)).unwrap();
         handle.sync().unwrap();
     }
-    assert_eq!(db.space().unwrap().patch_bytes, 2 * BLOCK);
+    assert_eq!(db.space().unwrap().redo_bytes, 2 * BLOCK);
     db.unlink(R, &name("f")).unwrap();
     db.sync().unwrap();
-    assert_eq!(db.space().unwrap().patch_bytes, BLOCK);
+    assert_eq!(db.space().unwrap().redo_bytes, BLOCK);
     db.destroy_store("other").unwrap();
-    assert_eq!(db.space().unwrap().patch_bytes, 0);
+    assert_eq!(db.space().unwrap().redo_bytes, 0);
     assert_clean(&db);
 }
 
 /// One session overwrites whole generations of blocks and applies all the time; readers of both
 /// sessions, and their checks, never fail, and never see a block that is not of one generation, or
-/// of an older one than they saw before (`PATCH-2`, `PATCH-3`).
+/// of an older one than they saw before (`REDO-2`, `REDO-3`).
 #[test]
 fn readers_of_two_sessions_never_meet_a_block_that_is_being_written_in_place() {
     const BLOCKS: u64 = 96;
@@ -253,10 +253,10 @@ fn readers_of_two_sessions_never_meet_a_block_that_is_being_written_in_place() {
                     .write_at(block * BLOCK, &[generation; BLOCK as usize])
                     .unwrap();
             }
-            let before = one.space().unwrap().patch_bytes;
+            let before = one.space().unwrap().redo_bytes;
             handle.sync().unwrap();
             std::thread::sleep(Duration::from_millis(25));
-            if one.space().unwrap().patch_bytes < before {
+            if one.space().unwrap().redo_bytes < before {
                 applies.fetch_add(1, Ordering::SeqCst);
             }
         }
@@ -269,8 +269,8 @@ fn readers_of_two_sessions_never_meet_a_block_that_is_being_written_in_place() {
     assert_clean(&one);
 }
 
-fn patch_blocks(db: &Database) -> u64 {
-    db.space().unwrap().patch_bytes / BLOCK
+fn redo_blocks(db: &Database) -> u64 {
+    db.space().unwrap().redo_bytes / BLOCK
 }
 
 /// New content that a sync waits for goes into the log as long as all of it is small and nobody
@@ -288,9 +288,9 @@ fn small_synced_content_is_logged_while_no_other_session_lives() {
         let handle = db.open_file(node, true).unwrap();
         db.sync().unwrap();
         handle.write_at(0, &bytes).unwrap();
-        let before = patch_blocks(db);
+        let before = redo_blocks(db);
         handle.sync().unwrap();
-        let logged = patch_blocks(db) - before;
+        let logged = redo_blocks(db) - before;
         assert!(content(db, node) == bytes);
         (logged, node, bytes)
     };
@@ -304,26 +304,26 @@ fn small_synced_content_is_logged_while_no_other_session_lives() {
     let (logged, node, bytes) = synced(&one, "not alone", 2);
     assert_eq!(logged, 0, "LOGGED-2");
     assert!(content(&two, node) == bytes);
-    // Of what its commit makes nobody has read patches before; to a transaction its own session is
-    // another one.
-    let before = patch_blocks(&one);
+    // Of what its commit makes nobody has read redo rows before; to a transaction its own session
+    // is another one.
+    let before = redo_blocks(&one);
     let (path, bytes) = (b"/made".as_slice(), pattern(3 * BLOCK as usize - 9, 7));
     let node = make(&one, R, "made too");
     let handle = one.open_file(node, true).unwrap();
     handle.write_at(0, &bytes).unwrap();
     handle.sync().unwrap();
     drop(handle);
-    assert_eq!(patch_blocks(&one) - before, 3, "LOGGED-2");
+    assert_eq!(redo_blocks(&one) - before, 3, "LOGGED-2");
     let txn = one.begin().unwrap();
     txn.put(path, &bytes).unwrap();
     txn.sql("SELECT 1", &[]).unwrap();
     txn.put(b"/over", &pattern(14 * BLOCK as usize, 8)).unwrap();
     txn.commit().unwrap();
-    assert_eq!(patch_blocks(&one) - before, 6, "LOGGED-1: 17 blocks");
+    assert_eq!(redo_blocks(&one) - before, 6, "LOGGED-1: 17 blocks");
     let txn = one.begin().unwrap();
     txn.put(path, &bytes).unwrap();
     txn.commit().unwrap();
-    let ended = patch_blocks(&one) - before;
+    let ended = redo_blocks(&one) - before;
     assert!(ended <= 6, "LOGGED-2: an old file: {ended}");
     for db in [&one, &two] {
         assert!(db.get(path).unwrap() == bytes && content(db, node) == bytes);
@@ -333,9 +333,9 @@ fn small_synced_content_is_logged_while_no_other_session_lives() {
     let (_, node, bytes) = synced(&one, "alone again", 2);
     one.close().unwrap();
     let one = open_with(dir.path(), 8 * BLOCK, false);
-    assert_eq!(patch_blocks(&one), 0, "closing applies");
+    assert_eq!(redo_blocks(&one), 0, "closing applies");
     assert!(content(&one, node) == bytes);
-    assert_eq!(synced(&one, "too much again", 9).0, 0, "PATCH-5");
+    assert_eq!(synced(&one, "too much again", 9).0, 0, "REDO-5");
     assert_clean(&one);
 }
 
@@ -411,7 +411,7 @@ fn logged_content_is_the_models() {
                     handle.sync().unwrap();
                     let after = db.space().unwrap();
                     let has_more = after.live_bytes > before.live_bytes;
-                    logged += u32::from(has_more && after.patch_bytes > before.patch_bytes);
+                    logged += u32::from(has_more && after.redo_bytes > before.redo_bytes);
                 }
                 _ => {
                     handles.clear();

@@ -1,4 +1,4 @@
-//! Patch rows: a redo log of small overwrites. The engine's `patch` module says what they mean.
+//! Redo rows: a redo log of small overwrites. The engine's `redo` module says what they mean.
 
 use crate::Catalog;
 use crate::changes::{ChangeSet, InodeChange};
@@ -6,7 +6,7 @@ use crate::codec::{signed, unsigned};
 use crate::error::{At, CatalogError, Result};
 use crate::history::{self, Keeper};
 use crate::meta::find_meta;
-use crate::rows::PatchRow;
+use crate::rows::RedoRow;
 use larder_format::limits::BLOCK_BYTES;
 use larder_format::{CommitSeq, Ino, StoreId};
 use rusqlite::{Connection, Params, params};
@@ -16,12 +16,12 @@ const TABLE: &str = "larder_patch";
 const GONE: &str = "patches_gone_seq";
 
 impl Catalog {
-    /// The patch rows of an object, oldest first. 3 µs plus the rows.
-    pub fn patches(&self, store: StoreId, ino: Ino) -> Result<Vec<PatchRow>> {
+    /// The redo rows of an object, oldest first. 3 µs plus the rows.
+    pub fn redo_rows(&self, store: StoreId, ino: Ino) -> Result<Vec<RedoRow>> {
         let sql = self.store_sql(store)?;
         let owner = sql.table_store;
         self.read(|reader| {
-            let mut find = reader.prepare_cached(&sql.patches).at(TABLE)?;
+            let mut find = reader.prepare_cached(&sql.redo_rows).at(TABLE)?;
             let mut rows = find.query(params![owner.0, signed(ino.0)]).at(TABLE)?;
             let mut found = Vec::new();
             while let Some(row) = rows.next().at(TABLE)? {
@@ -38,11 +38,11 @@ impl Catalog {
                     .is_some_and(|bytes| bytes.len() as u64 != blocks.len() as u64 * BLOCK_BYTES)
                 {
                     return Err(CatalogError::corrupt(format!(
-                        "{TABLE}: a patch of inode {ino} of store {owner} has not the bytes of \
+                        "{TABLE}: a redo row of inode {ino} of store {owner} has not the bytes of \
                          its blocks"
                     )));
                 }
-                found.push(PatchRow {
+                found.push(RedoRow {
                     seq: CommitSeq(unsigned(row, 0).at(TABLE)?),
                     blocks,
                     bytes,
@@ -52,8 +52,8 @@ impl Catalog {
         })
     }
 
-    /// The objects that have patch rows. O(patch rows), of a small index.
-    pub fn patched_objects(&self) -> Result<Vec<(StoreId, Ino)>> {
+    /// The objects that have redo rows. O(redo rows), of a small index.
+    pub fn objects_with_redo_rows(&self) -> Result<Vec<(StoreId, Ino)>> {
         self.read(|reader| {
             crate::read::rows(
                 reader,
@@ -65,9 +65,9 @@ impl Catalog {
         })
     }
 
-    /// Blocks in all patch rows, those that newer rows replace included. O(patch rows), of a small
+    /// Blocks in all redo rows, those that newer rows replace included. O(redo rows), of a small
     /// index.
-    pub fn patch_blocks(&self) -> Result<u64> {
+    pub fn redo_blocks(&self) -> Result<u64> {
         self.read(|reader| {
             reader
                 .prepare_cached("SELECT coalesce(sum(block_count), 0) FROM larder_patch")
@@ -86,13 +86,13 @@ pub(crate) fn apply(
     owner: impl Fn(StoreId) -> StoreId,
 ) -> Result<i64> {
     let mut change = 0;
-    for (store, ino, upto, settled) in &changes.patches_applied {
+    for (store, ino, upto, settled) in &changes.redo_applied {
         let which = "WHERE store = ?1 AND ino = ?2 AND seq <= ?3";
         let key = params![owner(*store).0, signed(ino.0), signed(upto.0)];
         let blocks = count(txn, which, key)?;
         let is_kept = *settled != Some(blocks as u64) || hides_others(txn, key)?;
         if is_kept {
-            keeper.keep(txn, history::KEEP_PATCHES, key)?;
+            keeper.keep(txn, history::KEEP_REDO_ROWS, key)?;
         }
         if delete(txn, which, key)? > 0 && !is_kept {
             note_gone(txn, keeper.seq)?;
@@ -114,19 +114,19 @@ pub(crate) fn apply(
             change -= count(txn, which, key)?;
             keeper.keep(
                 txn,
-                history::KEEP_PATCHES,
+                history::KEEP_REDO_ROWS,
                 params![key[0], key[1], i64::MAX],
             )?;
             delete(txn, which, key)?;
         }
     }
-    for (store, ino, patch) in &changes.patches {
-        let blocks: Vec<u8> = patch
+    for (store, ino, redo_row) in &changes.redo_rows {
+        let blocks: Vec<u8> = redo_row
             .blocks
             .iter()
             .flat_map(|block| block.to_le_bytes())
             .collect();
-        let block_count = patch.bytes.as_ref().map_or(0, |_| patch.blocks.len()) as i64;
+        let block_count = redo_row.bytes.as_ref().map_or(0, |_| redo_row.blocks.len()) as i64;
         txn.prepare_cached(
             "INSERT INTO larder_patch (seq, store, ino, block_count, blocks, bytes) \
              VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
@@ -138,7 +138,7 @@ pub(crate) fn apply(
                 signed(ino.0),
                 block_count,
                 blocks,
-                patch.bytes
+                redo_row.bytes
             ])
         })
         .at(TABLE)?;
@@ -147,7 +147,7 @@ pub(crate) fn apply(
     Ok(change)
 }
 
-/// Forgets the patches of a store that goes.
+/// Forgets the redo rows of a store that goes.
 pub(crate) fn delete_store(txn: &Connection, store: StoreId) -> Result<()> {
     delete(txn, "WHERE store = ?1", [store.0]).map(drop)
 }
@@ -158,9 +158,9 @@ fn has_any(txn: &Connection) -> Result<bool> {
         .at(TABLE)
 }
 
-/// Whether a row among these, or the end that one says, hides a patch that is in the history
+/// Whether a row among these, or the end that one says, hides a redo row that is in the history
 /// already: some state has both. Then they must be kept, though what lies in place says the same.
-/// O(patches of the object in the history).
+/// O(redo rows of the object in the history).
 fn hides_others(txn: &Connection, parameters: impl Params) -> Result<bool> {
     txn.prepare_cached(
         "SELECT 1 FROM larder_history WHERE store = ?1 AND ino = ?2 AND what = 'patch' AND \
