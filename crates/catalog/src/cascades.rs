@@ -7,7 +7,7 @@
 use crate::codec::signed;
 use crate::error::{At, CatalogError, Result};
 use crate::functions::SqlFiles;
-use crate::meta::set_gate;
+use crate::meta::set_guard_switch;
 use crate::names::execute_all;
 use crate::read::rows;
 use crate::sql::SqlValue;
@@ -63,7 +63,7 @@ impl Catalog {
                 return Err(CatalogError::invalid("the transaction may not write yet"));
             }
             execute_all(&writer.connection, "SAVEPOINT larder_trial").at("a trial")?;
-            set_gate(&writer.connection, true)?;
+            set_guard_switch(&writer.connection, true)?;
             let seen = Arc::clone(&deleted);
             let note = move |action: Action, _database: &str, table: &str, row: i64| {
                 if action == Action::SQLITE_DELETE {

@@ -1,6 +1,6 @@
 //! A change set: everything one group commit changes, as plain data.
 
-use crate::cuts::Cuts;
+use crate::retention_horizons::RetentionHorizons;
 use crate::rows::{ContentRow, InodeRow, RedoRow};
 use larder_format::{CommitSeq, Extent, Ino, Name, SegmentIndex, SessionId, StoreId};
 
@@ -161,7 +161,7 @@ pub struct ChangeSet {
     /// Rows retired or superseded at or before these commits are deleted, a step of them: their
     /// space is free again once this change set is durable. The states of these commits and later
     /// ones can be read as before.
-    pub reclaim_horizon: Option<Cuts>,
+    pub reclaim_horizon: Option<RetentionHorizons>,
     /// Old places of moved content, with the commit that retired them: free again as well, whatever
     /// the horizon (`HISTORY-5`). Who names them knows that nobody alive reads there. What is
     /// reclaimed already is left out.
@@ -198,7 +198,7 @@ pub struct CommitOutcome {
     /// The extents that [`ChangeSet::reclaim_horizon`] and [`ChangeSet::moved_away`] set free.
     pub reclaimed: Vec<Extent>,
     /// Those cuts, or older ones: what was held when the commit was made, or the end of its step.
-    pub reclaim_horizon: Option<Cuts>,
+    pub reclaim_horizon: Option<RetentionHorizons>,
     /// More was to go: the next commit takes the next step (`TIME-9`).
     pub has_more: bool,
     /// By how much the number of blocks in all redo rows changed.

@@ -1,7 +1,6 @@
 //! The commit of a change set.
 
 use crate::Catalog;
-use crate::apart;
 use crate::changes::{AttrMask, ChangeSet, CommitOutcome, InodeChange};
 use crate::codec::{TextOrBlob, signed};
 use crate::error::{At, CatalogError, Result, ignored, require_row};
@@ -17,6 +16,7 @@ use crate::rows::ContentRow;
 use crate::saves;
 use crate::statements::{StoreSql, Stores, insert_inode};
 use crate::steps::STEP_ROWS;
+use crate::store_retention;
 use crate::temporal;
 use larder_format::{CommitSeq, StoreId};
 use rusqlite::config::DbConfig;
@@ -54,7 +54,7 @@ impl Catalog {
             let turned = holders::apply(txn, seq, &changes.shared, &retired)?;
             let dropped = holders::drop_live(txn, seq, &dropped)?;
             let step = match &changes.reclaim_horizon {
-                Some(wished) => Some(apart::reclaim(txn, wished, STEP_ROWS)?),
+                Some(wished) => Some(store_retention::reclaim(txn, wished, STEP_ROWS)?),
                 None => None,
             };
             let has_more = step.as_ref().is_some_and(|step| step.has_more);

@@ -4,7 +4,6 @@
 //! trigger of the user's would refuse must be found at the operation. For stores that have such
 //! things (few do, and most only seldom change) the engine tries the row change first.
 
-use crate::apart::owners;
 use crate::changes::{ChangeSet, InodeChange};
 use crate::codec::signed;
 use crate::columns::user_columns;
@@ -16,6 +15,7 @@ use crate::saves;
 use crate::schema::STORE;
 use crate::sql_text::{Token, tokens};
 use crate::statements::Stores;
+use crate::store_retention::owners;
 use crate::transaction::{Stage, as_step, as_trial};
 use crate::{Catalog, Writer};
 use larder_format::StoreId;

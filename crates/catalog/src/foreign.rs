@@ -54,7 +54,7 @@ use crate::meta::find_meta;
 use crate::names::StoreName;
 use crate::read::rows;
 use crate::statements::StoreSql;
-use crate::{Catalog, reach, redo_rows, schema};
+use crate::{Catalog, redo_rows, schema, trigger_effects};
 use larder_format::{CommitSeq, Ino, StoreId};
 use rusqlite::{Connection, params};
 use std::collections::{BTreeSet, HashMap};
@@ -258,7 +258,7 @@ fn is_told(
     }
     let owners = stores.iter().filter(|store| store.id == store.table_store);
     let names: Vec<String> = owners.map(|store| store.name.clone()).collect();
-    if reach::is_reached(catalog, state, schema_version, &names)? {
+    if trigger_effects::is_reached(catalog, state, schema_version, &names)? {
         return Ok(false);
     }
     let mut find = state

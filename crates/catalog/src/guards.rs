@@ -16,7 +16,7 @@
 
 use crate::audit;
 use crate::error::{At, CatalogError, Result};
-use crate::meta::set_gate;
+use crate::meta::set_guard_switch;
 use crate::schema;
 use crate::trigger_watch::Watch;
 use crate::trust::Code;
@@ -140,7 +140,7 @@ impl Guards {
         if let Some((watch, _)) = &self.watch {
             watch.set_open(is_open);
         }
-        set_gate(txn, is_open)
+        set_guard_switch(txn, is_open)
     }
 
     /// On the connection of another program: always by the gate.
@@ -155,7 +155,7 @@ impl Guards {
     /// nobody can add a trigger meanwhile.
     pub(crate) fn open(&mut self, txn: &Connection) -> Result<()> {
         if self.is_client {
-            return set_gate(txn, true);
+            return set_guard_switch(txn, true);
         }
         let version = schema_version(txn)?;
         if self.schema_version != Some(version) {

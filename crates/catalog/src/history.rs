@@ -28,12 +28,12 @@
 //!   again. So the old place is needed by nobody but those who read it now. *Guard*: the rows are
 //!   written by M itself; the old place is reclaimed only behind the pins of all sessions.
 //!
-//! Stores may keep history for different times: their invariants are those of `apart`. Redo rows of
-//! blocks whose place holds the same content once they are applied need no copy
+//! Stores may keep history for different times: their invariants are those of `store_retention`.
+//! Redo rows of blocks whose place holds the same content once they are applied need no copy
 //! (`ChangeSet::redo_applied`), unless they hide older ones that are in the history: a state
 //! that has those needs these as well. A transaction of several steps has one moment, its end:
 //! nobody reads a step. What plain SQL changes by itself has none before the next commit: who names
-//! or reads the present makes one ([`Catalog::commit_loose_changes`]).
+//! or reads the present makes one ([`Catalog::commit_unsequenced_changes`]).
 //!
 //! # Cost
 //! One row per superseded row, and one per commit. A new file supersedes nothing but the times of

@@ -478,9 +478,9 @@ fn count_sharers(txn: &Connection, place: &Extent, change: i64) -> Result<()> {
     .map(drop)
 }
 
-/// Cuts `row` so that the part of it under `extent` is a row of its own, with its sharers
-/// (`SHARE-3`), and retires that part where it has none and `retired_seq` says so; returns the
-/// part.
+/// RetentionHorizons `row` so that the part of it under `extent` is a row of its own, with its
+/// sharers (`SHARE-3`), and retires that part where it has none and `retired_seq` says so; returns
+/// the part.
 fn cut_out(
     txn: &Connection,
     row: &ExtentRow,

@@ -2,7 +2,6 @@
 
 use crate::Catalog;
 use crate::codec::{signed, unsigned};
-use crate::cuts::Cuts;
 use crate::error::{At, Result};
 use crate::extents;
 use crate::history::{
@@ -13,6 +12,7 @@ use crate::holders::sharing;
 use crate::meta::{KEPT_NS_MIN, of_stores};
 use crate::read::rows;
 use crate::retention::retentions;
+use crate::retention_horizons::RetentionHorizons;
 use larder_format::{CommitSeq, StoreId};
 use rusqlite::Connection;
 use std::collections::BTreeMap;
@@ -56,9 +56,9 @@ pub struct HistoryHorizon {
 
 impl HistoryHorizon {
     /// Up to where history goes when all up to `pressed` is given up.
-    pub fn cuts(&self, pressed: CommitSeq) -> Cuts {
+    pub fn cuts(&self, pressed: CommitSeq) -> RetentionHorizons {
         let stores = self.stores.iter();
-        Cuts::new(
+        RetentionHorizons::new(
             self.held.unwrap_or(CommitSeq(i64::MAX as u64)),
             self.rest.cut(pressed),
             stores
@@ -68,9 +68,9 @@ impl HistoryHorizon {
     }
 
     /// What the retentions say, whatever is held.
-    pub fn retained(&self) -> Cuts {
+    pub fn retained(&self) -> RetentionHorizons {
         let stores = self.stores.iter();
-        Cuts::new(
+        RetentionHorizons::new(
             CommitSeq(i64::MAX as u64),
             self.rest.retained,
             stores

@@ -61,10 +61,9 @@
 //! `examples/commit_cost.rs`.
 
 mod access_times;
-mod alone;
-mod apart;
 mod as_of;
-mod attached;
+mod as_of_views;
+mod attachments;
 mod audit;
 mod authors;
 mod cascades;
@@ -76,9 +75,9 @@ mod columns;
 mod commit;
 mod confine;
 mod constraints;
-mod cuts;
 mod damage;
 mod error;
+mod exclusive_upgrade;
 mod expected;
 mod extents;
 mod feed;
@@ -97,35 +96,34 @@ mod holders;
 mod horizon;
 mod log_scan;
 mod log_vfs;
-mod loose;
 mod map_pages;
 mod meta;
 mod moment;
 mod names;
 mod open;
 mod past;
-mod past_views;
 mod pieces;
 mod place;
-mod places;
-mod reach;
+mod pre_images;
 mod read;
 mod redo_rows;
 mod refusals;
 mod refused;
 mod retention;
+mod retention_horizons;
 mod rows;
 mod savepoint;
 mod saves;
 mod schema;
 mod seals;
 mod sessions;
-mod showing;
+mod snapshot_stores;
 mod snapshots;
 mod sql;
 mod sql_text;
 mod statements;
 mod steps;
+mod store_retention;
 mod stores;
 mod survey;
 mod temporal;
@@ -134,9 +132,11 @@ mod temporary;
 mod text_functions;
 mod tracking;
 mod transaction;
+mod trigger_effects;
 mod trigger_watch;
 mod trust;
 mod tuning;
+mod unsequenced;
 mod user_sql;
 pub mod utc;
 mod versions;
@@ -144,14 +144,12 @@ pub mod waiting;
 mod workspace;
 
 pub use access_times::AccessTime;
-pub use apart::HistoryUse;
 pub use authors::CommitAuthor;
 pub use changes::{
     AttrMask, ChangeSet, CommitOutcome, Held, InodeChange, MapShare, Save, Sharing, XattrChange,
 };
 pub use client::{ClientEnd, ClientHandle, ClientLocks, ClientStatement, ClientWatch};
 pub use codec::dirent_order;
-pub use cuts::Cuts;
 pub use damage::find_damage;
 pub use error::{BUSY_TIMEOUT, CatalogError, Result};
 pub use feed::{FeedBounds, FeedChange, FeedEvent};
@@ -170,15 +168,17 @@ pub use open::DatabaseInit;
 pub use place::{CATALOG_FILE, CatalogOptions};
 pub use refusals::Refusal;
 pub use retention::{Retention, Retentions};
+pub use retention_horizons::RetentionHorizons;
 pub use rows::{
     AgRow, ContentRow, DatabaseInfo, DirentRow, ExtentRow, FileContent, InodeRow, RedoRow,
     SegmentRow, SessionRow, StoreRow,
 };
 pub use schema::SCHEMA_VERSION;
 pub use seals::{Beginnings, KeptRow, SealRow, SealedKind, SealedPart};
-pub use showing::own_snapshot;
+pub use snapshot_stores::own_snapshot;
 pub use snapshots::SnapshotRow;
 pub use sql::{SqlRow, SqlValue, is_complete};
+pub use store_retention::HistoryUse;
 pub use temporal::{
     ColumnsStep, ExactRows, PastRows, RowsChange, RowsStep, StoreColumns, TemporalTable,
 };

@@ -11,7 +11,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 pub(crate) const KEPT_NS_MIN: i64 = 5_000_000_000;
 
 /// Opens or closes the gate; `CATALOG-3` wants every transaction that opens it to close it.
-pub(crate) fn set_gate(connection: &Connection, is_open: bool) -> Result<()> {
+pub(crate) fn set_guard_switch(connection: &Connection, is_open: bool) -> Result<()> {
     let changed = connection
         .prepare_cached("UPDATE larder_gate SET open = ?1")
         .and_then(|mut set| set.execute([is_open]))

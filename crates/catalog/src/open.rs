@@ -9,7 +9,7 @@ use crate::schema::{self, APPLICATION_ID, SCHEMA_VERSION, STEPS};
 use crate::trigger_watch::Watch;
 use crate::trust::Code;
 use crate::waiting::Waits;
-use crate::{Catalog, Writer, alone, audit, codec, meta, stores};
+use crate::{Catalog, Writer, audit, codec, exclusive_upgrade, meta, stores};
 use larder_directory::DatabaseDir;
 use larder_format::StoreId;
 use rusqlite::config::DbConfig;
@@ -195,7 +195,7 @@ pub(crate) fn open_within(
         );
     }
     if !options.is_extension {
-        alone::upgrade(&connection, place, options.wait_max())?;
+        exclusive_upgrade::upgrade(&connection, place, options.wait_max())?;
     }
     configure(&connection)?;
     if purpose == Purpose::Past {
@@ -441,7 +441,7 @@ fn initialise(connection: &Connection, path: &Path, init: &DatabaseInit) -> Resu
     txn.pragma_update(None, "application_id", APPLICATION_ID)
         .at("application_id")?;
     schema::apply(&txn, STEPS, 0)?;
-    meta::set_gate(&txn, true)?;
+    meta::set_guard_switch(&txn, true)?;
     {
         let mut insert = txn
             .prepare("INSERT INTO larder_meta (key, value) VALUES (?1, ?2)")
@@ -467,7 +467,7 @@ fn initialise(connection: &Connection, path: &Path, init: &DatabaseInit) -> Resu
     }
     let root = stores::root_inode(init.now_ns, init.root_mode, init.root_uid, init.root_gid);
     stores::insert_store(&txn, "main", "files", "/", None, &root)?;
-    meta::set_gate(&txn, false)?;
+    meta::set_guard_switch(&txn, false)?;
     txn.commit().at("the commit of the creation")
 }
 

@@ -11,7 +11,7 @@ use crate::history::{find_moment, history_begins, newest_moment, search_moments}
 use crate::meta::find_meta;
 use crate::moment::{Moment, PastPin};
 use crate::open::{Purpose, open_within};
-use crate::places::{places_at, pre_image};
+use crate::pre_images::{places_at, pre_image};
 use crate::read::rows;
 use crate::{Catalog, utc};
 use larder_format::{CommitSeq, Extent, SessionId};

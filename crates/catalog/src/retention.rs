@@ -17,13 +17,13 @@
 //! commits keep what snapshots show and nothing else lasts.
 
 use crate::Catalog;
-use crate::apart::owners;
 use crate::codec::{signed, unsigned};
 use crate::error::{At, CatalogError, Result};
 use crate::history::{BEGINS, GIVEN_UP, given_up, history_begins, search_moments};
 use crate::holders::{find_sharing, mark_sharing};
 use crate::meta::{KEPT_NS_MIN, find_meta, is_guaranteed, next_commit_seq, of_store, of_stores};
 use crate::read::rows;
+use crate::store_retention::owners;
 use crate::tuning::{Tuning, store};
 use larder_format::{CommitSeq, SessionId, StoreId};
 use rusqlite::{Connection, OptionalExtension, params};

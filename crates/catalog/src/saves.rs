@@ -26,12 +26,12 @@
 //! nothing refers to: one UPDATE by rowid, about 3 µs; what the schema says of the store is
 //! remembered until it changes.
 
-use crate::attached::{Attached, Key};
+use crate::attachments::{Attachments, Key};
 use crate::changes::{ChangeSet, InodeChange, Save};
 use crate::codec::{signed, unsigned};
 use crate::error::{At, Result, ignored, require_row};
 use crate::history::Keeper;
-use crate::meta::set_gate;
+use crate::meta::set_guard_switch;
 use crate::read::rows;
 use crate::rows::InodeRow;
 use crate::statements::{StoreSql, Stores, insert_inode};
@@ -45,7 +45,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 /// What the schema says of a store's table.
-pub(crate) fn read_attached(txn: &Connection, table: &str) -> Result<Attached> {
+pub(crate) fn read_attached(txn: &Connection, table: &str) -> Result<Attachments> {
     let users = columns::user_columns(txn, table)?;
     let stored: Vec<(String, Option<String>)> = rows(
         txn,
@@ -70,7 +70,7 @@ pub(crate) fn read_attached(txn: &Connection, table: &str) -> Result<Attached> {
         .prepare_cached("SELECT 1 FROM pragma_index_list(?1) WHERE \"unique\"")
         .and_then(|mut find| find.exists([table]))
         .at(table)?;
-    Ok(Attached {
+    Ok(Attachments {
         columns: stored
             .map(|(name, default)| (quoted(&name), default_text(default)))
             .collect(),
@@ -208,7 +208,7 @@ pub(crate) fn apply(
     Ok(())
 }
 
-fn attached(txn: &Connection, sql: &StoreSql, purpose: Purpose) -> Result<Arc<Attached>> {
+fn attached(txn: &Connection, sql: &StoreSql, purpose: Purpose) -> Result<Arc<Attachments>> {
     if purpose != Purpose::Commit {
         return read_attached(txn, &sql.table).map(Arc::new);
     }
@@ -295,7 +295,7 @@ fn set_first(
 struct Saver<'s> {
     txn: &'s Connection,
     sql: &'s StoreSql,
-    attached: Arc<Attached>,
+    attached: Arc<Attachments>,
     /// The number of the table, if the user's columns are kept.
     kept: Option<i64>,
     keeper: &'s Keeper,
@@ -469,7 +469,7 @@ impl Settings {
             was.keys = Some(true);
         }
         if is_child && !of(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER)? {
-            set_gate(txn, true)?;
+            set_guard_switch(txn, true)?;
             set(txn, DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, true)?;
             was.triggers = Some(false);
         }
@@ -479,7 +479,7 @@ impl Settings {
     fn restore(self, txn: &Connection) -> Result<()> {
         if let Some(on) = self.triggers {
             set(txn, DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, on)?;
-            set_gate(txn, false)?;
+            set_guard_switch(txn, false)?;
         }
         match self.keys {
             Some(on) => set(txn, DbConfig::SQLITE_DBCONFIG_ENABLE_FKEY, on),

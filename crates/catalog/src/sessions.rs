@@ -21,7 +21,7 @@ impl Catalog {
         now_ns: i64,
     ) -> Result<(SessionId, CommitSeq)> {
         self.write(|txn| {
-            crate::alone::require_known(txn)?;
+            crate::exclusive_upgrade::require_known(txn)?;
             let pin = CommitSeq(find_meta(txn, "commit_seq")? as u64);
             let session = SessionId(add_meta(txn, "next_session", 1)? - 1); // CATALOG-4
             txn.execute(

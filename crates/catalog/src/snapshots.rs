@@ -7,7 +7,7 @@ use crate::moment::Moment;
 use crate::past::{present, resolve};
 use crate::read::rows;
 use crate::seals;
-use crate::showing::{own_snapshot, shown_by};
+use crate::snapshot_stores::{own_snapshot, shown_by};
 use larder_format::CommitSeq;
 use rusqlite::{Connection, params};
 

@@ -1,6 +1,6 @@
 //! The SQL text for one store's tables, built once; connections cache the compiled form by text.
 
-use crate::attached::Known;
+use crate::attachments::Known;
 use crate::changes::AttrMask;
 use crate::codec::signed;
 use crate::history::KeepSql;

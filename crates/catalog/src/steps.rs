@@ -218,10 +218,10 @@ pub(crate) fn reclaim_part(txn: &Connection, seq: CommitSeq, rows_max: u64) -> R
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::apart::reclaim;
-    use crate::cuts::Cuts;
     use crate::history::history_begins;
     use crate::open::tests::INIT;
+    use crate::retention_horizons::RetentionHorizons;
+    use crate::store_retention::reclaim;
     use crate::{Catalog, CatalogOptions, DatabaseInit};
     use larder_format::StoreId;
 
@@ -295,7 +295,7 @@ mod tests {
             Ok(())
         });
         filled.unwrap();
-        let cuts = Cuts::even(CommitSeq(3));
+        let cuts = RetentionHorizons::even(CommitSeq(3));
         let mut left_alone = 0;
         for step in 0.. {
             assert!(step < 20, "TIME-9: it ends");
@@ -352,7 +352,7 @@ mod tests {
             let mut steps = 0;
             let (mut before, mut begins) = (counts(txn, base), history_begins(txn)?.0);
             loop {
-                let step = reclaim(txn, &Cuts::even(CommitSeq(base)), rows_max)?;
+                let step = reclaim(txn, &RetentionHorizons::even(CommitSeq(base)), rows_max)?;
                 let after = counts(txn, base);
                 for (was, is) in before.iter().zip(&after) {
                     assert!(was - is <= rows_max as i64, "TIME-9: {was} rows, then {is}");
@@ -390,7 +390,7 @@ mod tests {
         };
         let catalog = Catalog::create(dir.path(), &CatalogOptions::default(), &init).unwrap();
         let (base, ahead) = (CommitSeq(3), CommitSeq(4));
-        let cuts = Cuts::new(base, base, vec![(StoreId::MAIN, ahead)]);
+        let cuts = RetentionHorizons::new(base, base, vec![(StoreId::MAIN, ahead)]);
         let done: Result<()> = catalog.write(|txn| {
             fill(txn, &[(45, 2), (30, 33), (4, 4)]);
             let mut before = counts(txn, base.0);

@@ -2,16 +2,16 @@
 
 use crate::codec::{signed, unsigned};
 use crate::error::{At, CatalogError, Result};
-use crate::loose::settle_loose;
 use crate::meta::{add_meta, find_meta, next_commit_seq};
 use crate::names::StoreName;
 use crate::read::rows;
 use crate::rows::{InodeRow, StoreRow};
 use crate::statements::StoreSql;
 use crate::statements::insert_inode;
+use crate::unsequenced::settle_unsequenced;
 use crate::{
-    Catalog, apart, feed, history, holders, map_pages, redo_rows, retention, schema, showing,
-    temporal,
+    Catalog, feed, history, holders, map_pages, redo_rows, retention, schema, snapshot_stores,
+    store_retention, temporal,
 };
 use larder_format::{CommitSeq, FileKind, Ino, StoreId};
 use rusqlite::{Connection, OptionalExtension, Row, params};
@@ -61,7 +61,7 @@ impl Catalog {
         let is_commit = table_store.is_none();
         let made = self.write(|txn| {
             if is_commit && !is_step {
-                settle_loose(txn, now_ns)?; // HISTORY-6
+                settle_unsequenced(txn, now_ns)?; // HISTORY-6
             }
             for (column, value) in [("name", name), ("mount", mount)] {
                 let sql = format!("SELECT 1 FROM larder_store WHERE {column} = ?1");
@@ -76,7 +76,7 @@ impl Catalog {
                 }
             }
             let store = insert_store(txn, name, provider, mount, table_store, &root)?;
-            showing::begin(txn, name, provider)?;
+            snapshot_stores::begin(txn, name, provider)?;
             feed::watch_stores(txn)?;
             if is_commit && !is_step {
                 let seq = CommitSeq(find_meta(txn, "commit_seq")? as u64);
@@ -140,7 +140,7 @@ impl Catalog {
             ));
         }
         let seq = self.write(|txn| {
-            settle_loose(txn, now_ns)?; // HISTORY-6
+            settle_unsequenced(txn, now_ns)?; // HISTORY-6
             let row = find_store(txn, store)?;
             let shown_by: Option<String> = txn
                 .query_row(
@@ -156,7 +156,7 @@ impl Catalog {
                     row.name
                 )));
             }
-            showing::end(txn, &row.name, &row.provider)?;
+            snapshot_stores::end(txn, &row.name, &row.provider)?;
             let mut since = None;
             if row.table_store == store {
                 since = Some(history::store_since(txn, store, &row.name)?);
@@ -172,7 +172,7 @@ impl Catalog {
                     .at(table)?;
             }
             redo_rows::delete_store(txn, store)?;
-            apart::forget_store(txn, store)?;
+            store_retention::forget_store(txn, store)?;
             retention::forget_store(txn, store, now_ns)?;
             history::forget_store(txn, store)?;
             txn.execute("DELETE FROM larder_store WHERE id = ?1", [store.0])

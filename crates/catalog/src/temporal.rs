@@ -21,9 +21,9 @@
 //!   number, or a restore does it (`kind`).
 //!
 //! What plain SQL changes counts to the next commit. Before the engine commits anything else, it
-//! gives that a moment of its own, at the time of the last change (`loose`); and who asks for a
-//! time between two changes of plain SQL gets what was there then, by the times of the records, to
-//! the millisecond. What the engine's transactions do is as of their end, all at once.
+//! gives that a moment of its own, at the time of the last change (`unsequenced`); and who asks for
+//! a time between two changes of plain SQL gets what was there then, by the times of the records,
+//! to the millisecond. What the engine's transactions do is as of their end, all at once.
 //!
 //! REPLACE deletes rows without a DELETE trigger: what it will delete is looked for before.
 

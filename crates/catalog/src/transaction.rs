@@ -20,7 +20,7 @@
 use crate::authors::Author;
 use crate::error::{At, CatalogError, Result};
 use crate::history::{Keeper, newest_moment, newest_until};
-use crate::meta::{find_meta, next_commit_seq, set_gate};
+use crate::meta::{find_meta, next_commit_seq, set_guard_switch};
 use crate::savepoint::execute;
 pub(crate) use crate::savepoint::{Stage, as_step, as_trial, require_open};
 use crate::waiting::{Patience, describe_sqlite_holder};
@@ -197,7 +197,7 @@ impl Catalog {
 /// The steps of a transaction have one moment, unless all were taken back. With triggers off or the
 /// gate closed: a transaction of its own in what its owner began.
 pub(crate) fn note_moment(connection: &Connection, now_ns: i64, author: Author) -> Result<()> {
-    set_gate(connection, true)?;
+    set_guard_switch(connection, true)?;
     let mut seq = CommitSeq(find_meta(connection, "commit_seq")? as u64);
     if newest_until(connection)? > seq {
         // SQL changed attributes after the last step: that counts to the next commit, which is this
@@ -209,7 +209,7 @@ pub(crate) fn note_moment(connection: &Connection, now_ns: i64, author: Author) 
             .by(author)
             .end(connection)?;
     }
-    set_gate(connection, false)
+    set_guard_switch(connection, false)
 }
 
 fn end(writer: &mut Writer) -> Result<()> {

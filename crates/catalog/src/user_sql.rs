@@ -14,12 +14,12 @@
 
 mod judge;
 
+use crate::as_of_views;
 use crate::error::{At, CatalogError, Result, sort};
 use crate::files_table;
 use crate::functions::{self, FilesSlot, SqlFiles};
 use crate::guards::{has_replacing_trigger, may_replace};
 use crate::open::{Purpose, STATEMENTS_MAX, open_within};
-use crate::past_views;
 use crate::place::Place;
 use crate::sql::{SqlRow, SqlValue, explain, line_column, run};
 use crate::transaction::{Stage, require_open};
@@ -92,7 +92,7 @@ impl Catalog {
     /// about 1 ms.
     pub fn show_past(&self, seq: CommitSeq, at_ns: i64) -> Result<()> {
         let user = self.user_side()?;
-        past_views::create(&lock(&self.writer).connection, seq, at_ns)?;
+        as_of_views::create(&lock(&self.writer).connection, seq, at_ns)?;
         *lock(&user.judge.present) = Some(HashSet::new());
         Ok(())
     }

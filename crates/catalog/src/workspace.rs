@@ -48,10 +48,10 @@ use crate::codec::{signed, unsigned};
 use crate::error::{At, CatalogError, Result};
 use crate::extents::AgChanges;
 use crate::grants::{Grants, read_grants};
-use crate::loose::settle_loose;
 use crate::meta::{add_meta, find_meta, next_commit_seq};
 use crate::read::rows;
 use crate::rows::SegmentRow;
+use crate::unsequenced::settle_unsequenced;
 use crate::{Catalog, extents};
 use larder_format::{CommitSeq, Extent, StoreId};
 use rusqlite::{Connection, params};
@@ -104,7 +104,7 @@ impl Catalog {
         now_ns: i64,
     ) -> Result<(TransactionRow, Vec<InoRange>)> {
         self.write(|txn| {
-            settle_loose(txn, now_ns)?; // HISTORY-6
+            settle_unsequenced(txn, now_ns)?; // HISTORY-6
             let pin_seq = next_commit_seq(txn)?;
             let id = add_meta(txn, "next_session", 1)? - 1; // CATALOG-4
             txn.execute(
@@ -129,7 +129,7 @@ impl Catalog {
     /// writer lock.
     pub fn give_inos(&self, now_ns: i64) -> Result<Vec<InoRange>> {
         self.write(|txn| {
-            settle_loose(txn, now_ns)?; // HISTORY-6
+            settle_unsequenced(txn, now_ns)?; // HISTORY-6
             next_commit_seq(txn)?;
             take_inos(txn)
         })
@@ -191,7 +191,7 @@ impl Catalog {
     /// [`CatalogError::NotFound`] when it is not open.
     pub fn end_transaction(&self, id: u64, now_ns: i64) -> Result<CommitSeq> {
         self.write(|txn| {
-            settle_loose(txn, now_ns)?; // HISTORY-6
+            settle_unsequenced(txn, now_ns)?; // HISTORY-6
             let seq = next_commit_seq(txn)?;
             let mut ags = AgChanges::default();
             end(txn, id, &mut ags)?;

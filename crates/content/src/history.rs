@@ -21,13 +21,13 @@
 //! User columns have a past where their store's table is tracked (`TEMPORAL-4`). What comes back
 //! brings them (`columns`), and so do clones.
 
-mod carry;
 mod columns;
 mod compare;
 mod diff;
+mod inode_matching;
 mod log;
-mod meet;
-mod net;
+mod materialize;
+mod net_change;
 mod promote;
 mod restore;
 mod restored;
@@ -35,10 +35,10 @@ mod rollback;
 mod rows;
 mod undo;
 
-pub(crate) use carry::Carrier;
 pub(crate) use columns::{ColumnsPair, Giving, give_columns};
 pub use diff::{DiffChange, DiffEvent, DiffReport, diff};
 pub use log::{LogChange, LogCommit, LogEvent};
+pub(crate) use materialize::Carrier;
 pub use restored::{RestoreAction, RestoreOptions, RestoreReport, RestoreStep};
 pub use rollback::RollbackReport;
 pub use rows::{RestoreRows, RowsReport};

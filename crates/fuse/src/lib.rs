@@ -58,7 +58,6 @@
 //! [`clean_stale`] detaches it, and [`mount`] does so by itself.
 
 mod access;
-mod apart;
 mod arguments;
 mod bridge;
 mod company;
@@ -81,6 +80,7 @@ mod mount;
 mod mountinfo;
 mod notify;
 mod options;
+mod own_descriptors;
 mod shared_memory;
 mod streams;
 mod trace;
@@ -88,13 +88,13 @@ mod tree;
 mod unmount;
 mod watch;
 
-pub use apart::leave_descriptors;
 pub use holders::{Holder, Remaining, find_holders, name_of};
 pub use idmap::{IdMap, IdRange, Ids, NewOwner, UNMAPPED};
 pub use metrics::{LATENCY_BOUNDS_NS, Metrics, MetricsSnapshot, OperationCounts};
 pub use mount::{Mounted, mount};
 pub use mountinfo::{MountInfo, find_all_mounts_of, find_mount, find_mounts_of, is_mounted};
 pub use options::{AccessTimes, HistoryAccess, HistoryListing, MountOptions};
+pub use own_descriptors::leave_descriptors;
 pub use trace::{TraceEvent, TraceFilter, TraceListener, TraceMessage};
 pub use unmount::{Unmounter, clean_stale, detach, make_durable, unmount};
 pub use watch::{Monitor, error_name, operation_name, operation_number};

@@ -1,6 +1,5 @@
 //! Mounting a database, and the life of the mount.
 
-use crate::apart::leave_descriptors;
 use crate::bridge::{BACKGROUND_COUNT_MAX, Bridge, REQUEST_BYTES_MAX};
 use crate::company::StaleNames;
 use crate::known::Known;
@@ -9,6 +8,7 @@ use crate::mountinfo::{LARDER_SUBTYPE, find_mount, resolve};
 use crate::notify::Changes;
 use crate::notify::NOTIFY_THREAD;
 use crate::options::{AccessTimes, HistoryListing, MountOptions};
+use crate::own_descriptors::leave_descriptors;
 use crate::shared_memory::SharedMemory;
 use crate::tree::Tree;
 use crate::unmount::{Unmounter, clean_stale, lock_mountpoint};

@@ -1,10 +1,10 @@
 //! Ending a mount: by its owner, by another process, and after the owner was killed.
 
-use crate::apart::leave_descriptors;
 use crate::holders::{Holder, Remaining, find_holders, find_mounted, find_users};
 use crate::mountinfo::{
     LARDER_TYPE, MountInfo, find_any_mount, find_mount, mounts_above, mounts_below, resolve,
 };
+use crate::own_descriptors::leave_descriptors;
 use larder::{Error, ErrorKind};
 use rustix::mount::UnmountFlags;
 use std::fs::{File, TryLockError};

@@ -5,7 +5,7 @@
 //! which no change is under way. Groups are committed one after the other, each as a whole.
 //!
 //! ```text
-//!  open ──freeze (gate closed)──▶ frozen ──write──▶ written ──flush──▶ synced ──catalog──▶ durable
+//!  open ──freeze (freeze barrier closed)──▶ frozen ──write──▶ written ──flush──▶ synced ──catalog──▶ durable
 //!                                    any error from here on: the engine stops (COMMIT-4)
 //! ```
 //!
@@ -333,7 +333,7 @@ impl Engine {
             is_done: false,
         };
         let (generation, group, nodes) = {
-            let _gate = self.close_gate();
+            let _barrier = self.close_barrier();
             if lock(&self.group).is_empty() && horizon.is_none() {
                 guard.is_done = true;
                 return Ok(());
@@ -360,7 +360,7 @@ impl Engine {
         outcome
     }
 
-    /// Closes the open group (`COMMIT-1`). The gate is closed; nothing here can fail.
+    /// Closes the open group (`COMMIT-1`). The freeze barrier is closed; nothing here can fail.
     fn freeze(&self) -> (u64, Group, Vec<FrozenNode>) {
         self.end_parting();
         let (generation, mut group) = {

@@ -36,8 +36,8 @@ pub struct Engine {
     pub(crate) private: Option<Private>,
     /// How much history may go.
     pub(crate) history: History,
-    /// Changes against the freeze of a group: what is inside the gate is in one group.
-    pub(crate) gate: RwLock<()>,
+    /// Changes against the freeze of a group: what is inside the freeze barrier is in one group.
+    pub(crate) freeze_barrier: RwLock<()>,
     pub(crate) group: Mutex<Group>,
     /// The group that takes changes now.
     pub(crate) open_generation: AtomicU64,
@@ -118,7 +118,7 @@ impl Engine {
             view: View::new(session, catalog, moment, seq),
             private,
             schema_version: AtomicI64::new(NO_SCHEMA),
-            gate: RwLock::default(),
+            freeze_barrier: RwLock::default(),
             group: Mutex::default(),
             open_generation: AtomicU64::new(1),
             commit_lock: CommitLock::default(),
@@ -224,12 +224,16 @@ impl Engine {
         Ok(Alone { engine: self })
     }
 
-    pub(crate) fn enter_gate(&self) -> RwLockReadGuard<'_, ()> {
-        self.gate.read().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn enter_barrier(&self) -> RwLockReadGuard<'_, ()> {
+        self.freeze_barrier
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn close_gate(&self) -> RwLockWriteGuard<'_, ()> {
-        self.gate.write().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn close_barrier(&self) -> RwLockWriteGuard<'_, ()> {
+        self.freeze_barrier
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Opens the segments that the catalog names and that are not open yet; lets the others learn

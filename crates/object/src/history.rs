@@ -39,8 +39,8 @@
 //! [`POOL_DIVISOR`]th part.
 //!
 //! # Stores with retentions of their own
-//! Each store has a cut (`larder_catalog::Cuts`); pressing moves the cuts of all on to one commit,
-//! but those that are guaranteed (`TIME-8`, in `retention`).
+//! Each store has a cut (`larder_catalog::RetentionHorizons`); pressing moves the cuts of all on to
+//! one commit, but those that are guaranteed (`TIME-8`, in `retention`).
 //!
 //! The cut moves in steps of a part of the retention, so that not every commit reclaims.
 
@@ -56,7 +56,7 @@ pub(crate) mod versions;
 use crate::engine::{Edit, Engine, lock};
 use crate::history::horizon::Horizon;
 use crate::{Error, ErrorKind, Result};
-use larder_catalog::{Cuts, HistoryHorizon, Moment, SnapshotRow};
+use larder_catalog::{HistoryHorizon, Moment, RetentionHorizons, SnapshotRow};
 use larder_space::Purpose;
 use larder_space::format::limits::BLOCK_BYTES;
 use larder_space::format::{CommitSeq, Extent};
@@ -120,9 +120,9 @@ impl Engine {
         })
     }
 
-    fn history_cut(&self) -> Result<Cuts> {
+    fn history_cut(&self) -> Result<RetentionHorizons> {
         if !self.keeps_history() {
-            return Ok(Cuts::even(NEVER));
+            return Ok(RetentionHorizons::even(NEVER));
         }
         let now_ns = self.now_ns();
         let mut clock = lock(&self.history.clock);
@@ -162,7 +162,7 @@ impl Engine {
 
     /// History was pruned up to there. Not what was wished: who began to hold something in between
     /// lets go of it later, and then there is a prune to be made.
-    pub(crate) fn note_pruned(&self, kept: &Cuts) {
+    pub(crate) fn note_pruned(&self, kept: &RetentionHorizons) {
         let mut clock = lock(&self.history.clock);
         if kept.passes(&clock.pruned) {
             clock.pruned = clock.pruned.raise(kept);
@@ -488,24 +488,24 @@ impl Engine {
 
     /// Has what plain SQL changed by itself become a commit. Takes the writer lock only where there
     /// is such a change.
-    pub(crate) fn sync_loose_changes(&self) -> Result<()> {
+    pub(crate) fn sync_unsequenced_changes(&self) -> Result<()> {
         let is_wanted = self.keeps_history()
             && !self.session.options.is_extension
             && !self.is_readonly()
-            && self.catalog.has_loose_changes()?;
+            && self.catalog.has_unsequenced_changes()?;
         if !is_wanted {
             return Ok(());
         }
         let _edit = self.edit()?;
-        self.commit_loose_changes()
+        self.commit_unsequenced_changes()
     }
 
     /// The same for who has the writer lock.
-    fn commit_loose_changes(&self) -> Result<()> {
+    fn commit_unsequenced_changes(&self) -> Result<()> {
         self.commit_now()?; // It takes them in, if there is anything to commit.
         let _one_at_a_time = self.commit_lock.lock();
         self.settle_rows();
-        if let Some(seq) = self.catalog.commit_loose_changes(self.now_ns())? {
+        if let Some(seq) = self.catalog.commit_unsequenced_changes(self.now_ns())? {
             self.known_seq.store(seq.0, Ordering::SeqCst);
         }
         Ok(())
@@ -516,7 +516,7 @@ impl Engine {
     pub fn create_snapshot(&self, name: &str) -> Result<SnapshotRow> {
         self.keep_for_snapshots()?;
         let _edit = self.edit()?;
-        self.commit_loose_changes()?;
+        self.commit_unsequenced_changes()?;
         Ok(self.catalog.create_snapshot(name, self.now_ns())?)
     }
 
@@ -524,7 +524,7 @@ impl Engine {
     pub fn snapshot_moment(&self, name: &str, moment: &Moment) -> Result<SnapshotRow> {
         self.require_history()?;
         let _edit = self.edit()?;
-        self.commit_loose_changes()?;
+        self.commit_unsequenced_changes()?;
         let now_ns = self.now_ns();
         Ok(self.catalog.snapshot_moment(name, moment, now_ns)?)
     }

@@ -322,11 +322,11 @@ impl Segment {
         Ok(())
     }
 
-    /// Cuts the segment to `new_block_count` blocks, durably, and gives the space behind them back
-    /// to the host; nothing happens when it is not longer. The caller has made sure that nothing
-    /// durable, retained or pinned lies there, and that no session will write there (`SEGMENT-7`).
-    /// A device that cannot be cut is [`SegmentError::Io`]; the count is lower all the same, and
-    /// the bytes behind it wait for the next growth. Cost: two flushes.
+    /// RetentionHorizons the segment to `new_block_count` blocks, durably, and gives the space
+    /// behind them back to the host; nothing happens when it is not longer. The caller has made
+    /// sure that nothing durable, retained or pinned lies there, and that no session will write
+    /// there (`SEGMENT-7`). A device that cannot be cut is [`SegmentError::Io`]; the count is lower
+    /// all the same, and the bytes behind it wait for the next growth. Cost: two flushes.
     pub fn shrink(&self, new_block_count: u64) -> Result<(), SegmentError> {
         let _growth = hold(&self.growth);
         self.check_poison()?;

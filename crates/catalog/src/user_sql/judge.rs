@@ -1,10 +1,10 @@
 //! What a statement of the user's is, and whether it is refused: asked while it is compiled.
 
+use crate::as_of_views;
 use crate::error::{CatalogError, Result};
 use crate::functions::{self, FilesSlot};
 use crate::guarded::Guarded;
 use crate::lock;
-use crate::past_views;
 use crate::sql::explain;
 use crate::trigger_watch::Watch;
 use rusqlite::Connection;
@@ -114,7 +114,7 @@ impl Judge {
         note(&mut found, action);
         found.is_guarded |= lock(&self.guarded).looks_at(action);
         let refused = (lock(&self.present).as_ref())
-            .and_then(|present| past_views::refusal(context, present));
+            .and_then(|present| as_of_views::refusal(context, present));
         let refused = match refusal(action) {
             Some(why) if !self.is_shell => Some(why.to_owned()),
             _ => refused.or_else(|| refusal_in_shell(action).map(str::to_owned)),
@@ -172,7 +172,7 @@ impl UserSide {
     pub(super) fn learn_present(&self, connection: &Connection) -> Result<()> {
         let shows_past = lock(&self.judge.present).is_some();
         if shows_past {
-            let names = past_views::names_of_present(connection)?;
+            let names = as_of_views::names_of_present(connection)?;
             *lock(&self.judge.present) = Some(names);
         }
         Ok(())

@@ -3,7 +3,7 @@
 use super::{InoRange, TransactionRow, set_ino_ranges};
 use crate::confine::Use;
 use crate::error::{At, CatalogError, Result};
-use crate::meta::{find_meta, set_gate};
+use crate::meta::{find_meta, set_guard_switch};
 use crate::names::{StoreName, execute_all};
 use crate::open::connect;
 use crate::place::{CATALOG_FILE, CatalogOptions, Place};
@@ -87,7 +87,7 @@ fn prepare(copy: &Connection, row: &TransactionRow, ranges: &[InoRange]) -> Resu
             row.pin_seq
         )));
     }
-    set_gate(&txn, true)?;
+    set_guard_switch(&txn, true)?;
     remove_orphans(&txn, CommitSeq(base_seq as u64))?;
     execute_all(
         &txn,
@@ -127,7 +127,7 @@ fn prepare(copy: &Connection, row: &TransactionRow, ranges: &[InoRange]) -> Resu
     }
     set_ino_ranges(&txn, ranges)?;
     crate::tracking::install(&txn)?;
-    set_gate(&txn, false)?;
+    set_guard_switch(&txn, false)?;
     txn.commit().at("the copy")
 }
 

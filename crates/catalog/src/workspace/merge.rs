@@ -19,14 +19,14 @@ use crate::extents::{self, AgChanges};
 use crate::grants::Grants;
 use crate::history::Keeper;
 use crate::holders;
-use crate::loose::settle_loose;
-use crate::meta::{add_meta, next_commit_seq, set_gate};
+use crate::meta::{add_meta, next_commit_seq, set_guard_switch};
 use crate::names::{StoreName, quoted};
 use crate::open::{self, connect};
 use crate::place::Place;
 use crate::read::rows;
 use crate::tracking::images::Shape;
 use crate::tracking::{Tracked, tracked};
+use crate::unsequenced::settle_unsequenced;
 use crate::{Catalog, feed, temporal};
 use larder_directory::DatabaseDir;
 use larder_format::{CommitSeq, Extent, Ino, StoreId};
@@ -83,8 +83,8 @@ impl Catalog {
         }
         let txn = Transaction::new_unchecked(&merger, TransactionBehavior::Immediate)
             .at("the start of the merge")?;
-        set_gate(&txn, true)?;
-        settle_loose(&txn, now_ns)?; // HISTORY-6
+        set_guard_switch(&txn, true)?;
+        settle_unsequenced(&txn, now_ns)?; // HISTORY-6
         let seq = next_commit_seq(&txn)?;
         let mut findings = Findings::default();
         let keeper = Keeper::begin(&txn, seq, now_ns)?.by(self.author(None));
@@ -102,7 +102,7 @@ impl Catalog {
         settle_space(&txn, id, seq, findings.retired)?;
         feed::append_gap(&txn)?;
         keeper.end(&txn)?;
-        set_gate(&txn, false)?;
+        set_guard_switch(&txn, false)?;
         txn.commit().map_err(|error| self.sort_commit(error))?;
         Ok(Merged::Done(seq))
     }

@@ -4,7 +4,7 @@
 use crate::common::{MAIN, Rng, create};
 use larder_catalog::format::limits::AG_BLOCKS;
 use larder_catalog::format::{CommitSeq, Extent, Ino, SegmentIndex};
-use larder_catalog::{Catalog, ChangeSet, Cuts, SharedRow, Sharing};
+use larder_catalog::{Catalog, ChangeSet, RetentionHorizons, SharedRow, Sharing};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The blocks of the model lie on both sides of the border of a group.
@@ -168,7 +168,7 @@ fn run(seed: u64) {
         if rng.below(4) == 0 {
             // Low ones: what is reclaimed does not come back.
             let horizon = rng.below(seq).min(rng.below(seq));
-            set.reclaim_horizon = Some(Cuts::even(CommitSeq(horizon)));
+            set.reclaim_horizon = Some(RetentionHorizons::even(CommitSeq(horizon)));
             model
                 .blocks
                 .retain(|_, block| !matches!(block, Block::Retired(at) if *at <= horizon));

@@ -10,7 +10,7 @@ mod holders;
 mod map_pages;
 mod model;
 mod open;
-mod places;
+mod pre_images;
 mod retentions;
 mod round_trip;
 mod sql;

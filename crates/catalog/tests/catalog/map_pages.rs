@@ -6,7 +6,7 @@ use crate::common::pages::{page, share, two};
 use crate::common::{MAIN, Rng, create, inode, name, plain};
 use larder_catalog::format::limits::{MAP_REFERENCE_BYTES, MAP_SHARED_BYTES_MIN};
 use larder_catalog::format::{CommitSeq, FileKind, Ino, MapPage, MapReference, StoreId};
-use larder_catalog::{Catalog, ChangeSet, Cuts, InodeChange, MapShare, Moment};
+use larder_catalog::{Catalog, ChangeSet, InodeChange, MapShare, Moment, RetentionHorizons};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
@@ -198,13 +198,13 @@ fn run(seed: u64) -> BTreeMap<&'static str, u32> {
         if run.rng.below(10) == 0 {
             let newest = catalog.commit_seq().unwrap().0;
             let base = CommitSeq(newest.saturating_sub(run.rng.below(20)));
-            let mut cuts = Cuts::even(base);
+            let mut cuts = RetentionHorizons::even(base);
             if run.rng.below(2) == 0 {
                 let ahead = run.rng.below(2) as usize;
                 let further = CommitSeq(base.0 + run.rng.below(newest - base.0 + 1));
                 let stores = [(ahead, further), (1 - ahead, base)];
                 let stores = stores.map(|(index, seq)| (run.stores[index], seq));
-                cuts = Cuts::new(base, base, stores.to_vec());
+                cuts = RetentionHorizons::new(base, base, stores.to_vec());
                 run.count(if cuts.is_even() { "even" } else { "apart" });
             }
             set.reclaim_horizon = Some(cuts);
@@ -267,7 +267,7 @@ fn run(seed: u64) -> BTreeMap<&'static str, u32> {
     let newest = catalog.commit_seq().unwrap();
     catalog
         .commit(&ChangeSet {
-            reclaim_horizon: Some(Cuts::even(newest)),
+            reclaim_horizon: Some(RetentionHorizons::even(newest)),
             ..ChangeSet::default()
         })
         .unwrap();
@@ -318,7 +318,7 @@ fn a_shared_page_costs_a_reference_and_no_history() {
 fn forget(catalog: &Catalog) {
     catalog
         .commit(&ChangeSet {
-            reclaim_horizon: Some(Cuts::even(catalog.commit_seq().unwrap())),
+            reclaim_horizon: Some(RetentionHorizons::even(catalog.commit_seq().unwrap())),
             ..ChangeSet::default()
         })
         .unwrap();

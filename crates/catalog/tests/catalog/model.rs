@@ -7,8 +7,8 @@ use crate::common::{MAIN, create, inode, open};
 use larder_catalog::format::limits::AG_BLOCKS;
 use larder_catalog::format::{CommitSeq, Extent, FileKind, Ino, Name, SegmentIndex};
 use larder_catalog::{
-    AttrMask, Catalog, CatalogError, ChangeSet, CommitOutcome, ContentRow, Cuts, InodeChange,
-    InodeRow, dirent_order,
+    AttrMask, Catalog, CatalogError, ChangeSet, CommitOutcome, ContentRow, InodeChange, InodeRow,
+    RetentionHorizons, dirent_order,
 };
 use proptest::prelude::*;
 use proptest::test_runner::TestRng;
@@ -256,7 +256,7 @@ fn space(model: &mut Model, dice: &mut Dice, changes: &mut ChangeSet) -> Vec<Ext
     let mut freed = BTreeSet::new();
     if dice.one_in(3) {
         let horizon = dice.below(model.seq + 1);
-        changes.reclaim_horizon = Some(Cuts::even(CommitSeq(horizon)));
+        changes.reclaim_horizon = Some(RetentionHorizons::even(CommitSeq(horizon)));
         model.blocks.retain(|&place, held| {
             let is_kept = held.1.is_none_or(|seq| seq > horizon);
             if !is_kept {

@@ -2,7 +2,7 @@
 use crate::common;
 
 use larder_catalog::format::{CommitSeq, StoreId};
-use larder_catalog::{Catalog, Cuts, Retention};
+use larder_catalog::{Catalog, Retention, RetentionHorizons};
 
 const HOUR_NS: i64 = 3_600_000_000_000;
 
@@ -29,9 +29,11 @@ fn a_guarantee_takes_back_only_what_it_is_for() {
         [a, b, StoreId::MAIN].map(|store| cuts.of(store).0)
     };
     catalog.set_retention(Some(b), keep(false), 1_500).unwrap();
-    catalog.give_up_history(&Cuts::even(CommitSeq(30))).unwrap();
     catalog
-        .give_up_history(&Cuts::of_one(b, CommitSeq(40)))
+        .give_up_history(&RetentionHorizons::even(CommitSeq(30)))
+        .unwrap();
+    catalog
+        .give_up_history(&RetentionHorizons::of_one(b, CommitSeq(40)))
         .unwrap();
     assert_eq!(given_up(), [30, 40, 30]);
     catalog.set_retention(Some(a), keep(true), 1_500).unwrap();

@@ -5,7 +5,7 @@ use crate::common;
 use crate::common::{MAIN, create, init, inode, name, new_file, open};
 use larder_catalog::format::{CommitSeq, Extent, FileKind, Ino, SegmentIndex, StoreId};
 use larder_catalog::{
-    AgRow, AttrMask, CatalogError, ChangeSet, ContentRow, Cuts, InodeChange, InodeRow,
+    AgRow, AttrMask, CatalogError, ChangeSet, ContentRow, InodeChange, InodeRow, RetentionHorizons,
     SCHEMA_VERSION, dirent_order,
 };
 
@@ -266,7 +266,7 @@ fn extents_are_joined_cut_retired_and_reclaimed() {
         catalog.has_retired(CommitSeq(3)).unwrap() && !catalog.has_retired(CommitSeq(2)).unwrap()
     );
     let reclaim = |horizon| ChangeSet {
-        reclaim_horizon: Some(Cuts::even(CommitSeq(horizon))),
+        reclaim_horizon: Some(RetentionHorizons::even(CommitSeq(horizon))),
         ..ChangeSet::default()
     };
     assert_eq!(catalog.commit(&reclaim(2)).unwrap().reclaimed, vec![]);
@@ -327,7 +327,7 @@ fn groups_are_stamped_and_never_crossed() {
     );
     catalog
         .commit(&ChangeSet {
-            reclaim_horizon: Some(Cuts::even(CommitSeq(2))),
+            reclaim_horizon: Some(RetentionHorizons::even(CommitSeq(2))),
             ..ChangeSet::default()
         })
         .unwrap();

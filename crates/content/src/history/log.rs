@@ -1,7 +1,7 @@
 //! The log: which commits changed a path, or anything, and what they did (`CONTENT-10`).
 
 use crate::database::Database;
-use crate::history::net::{NetChange, Paths, State, join_saves, net_change};
+use crate::history::net_change::{NetChange, Paths, State, join_saves, net_change};
 use crate::path::split_path;
 use crate::types::NodeId;
 use larder_object::format::{CommitSeq, FileKind, Ino, Name, StoreId};

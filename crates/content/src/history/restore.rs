@@ -12,11 +12,11 @@
 //! and keeps its content.
 
 use crate::database::Database;
-use crate::history::carry::{Carrier, times};
 use crate::history::columns::{ColumnsPair, Giving, give_columns};
 use crate::history::compare::{Comparison, Differs, compare};
 use crate::history::diff::joined;
-use crate::history::meet::{Lies, Meeting, Met};
+use crate::history::inode_matching::{Lies, Meeting, Met};
+use crate::history::materialize::{Carrier, times};
 use crate::history::restored::{RestoreAction, RestoreOptions, RestoreReport, RestoreStep};
 use crate::path::split_path;
 use crate::transaction::{Transaction, TransactionOptions};

@@ -15,7 +15,7 @@ use crate::database::Database;
 use crate::handle::{Handle, PastHandle};
 use crate::history::columns::{ColumnsPair, Giving, give_columns};
 use crate::history::diff::{DiffChange, diff_of};
-use crate::history::net::{State, state};
+use crate::history::net_change::{State, state};
 use crate::history::restore::WRITER_LOCK_MAX;
 use crate::history::rows::{RestoreRows, RowsReport};
 use crate::transaction::{Transaction, TransactionOptions};

@@ -10,10 +10,10 @@
 //! have exchanged theirs, and one can leave a directory that goes.
 
 use crate::database::Database;
-use crate::history::carry::{Carrier, times};
 use crate::history::columns::{ColumnsPair, Giving, give_columns};
 use crate::history::log::{LogChange, changes_of};
-use crate::history::net::{NetChange, Paths, State, join_saves, net_change, state};
+use crate::history::materialize::{Carrier, times};
+use crate::history::net_change::{NetChange, Paths, State, join_saves, net_change, state};
 use crate::history::restore::WRITER_LOCK_MAX;
 use crate::transaction::TransactionOptions;
 use crate::types::{Attr, NodeId, RenameMode};

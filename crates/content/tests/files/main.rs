@@ -6,6 +6,7 @@ mod common;
 
 mod aging;
 mod compact;
+mod delayed_allocation;
 mod examples;
 mod files;
 mod fragments;
@@ -20,4 +21,3 @@ mod review;
 mod shrink;
 mod shrink_race;
 mod tuning;
-mod whole;

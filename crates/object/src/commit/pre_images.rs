@@ -67,7 +67,7 @@ impl Engine {
             return Ok(());
         }
         {
-            let _gate = self.enter_gate();
+            let _barrier = self.enter_barrier();
             let mut group = lock(&self.group);
             let mut free = self.free_space();
             taken.keep(&mut free);

@@ -332,7 +332,7 @@ impl Engine {
         self.settle_flushes()?; // FLUSH-3
         self.write_in_place(&objects)?;
         for (node, applied) in objects {
-            let _gate = self.enter_gate();
+            let _barrier = self.enter_barrier();
             let mut state = self.lock_node(&node)?;
             if !state.is_deleted {
                 state.content.applied = Some(applied);

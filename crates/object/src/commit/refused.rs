@@ -25,8 +25,8 @@
 //!   operations did to any of these. Everything else is committed. *Guard*: one closure over the
 //!   names of the set, and over those of the open group.
 //! * `CONSTRAINT-3` After the commit memory and catalog agree: what was taken out is, in memory, as
-//!   the catalog has it. *Guard*: it is forgotten under the closed gate and the namespace lock,
-//!   before the commit is published.
+//!   the catalog has it. *Guard*: it is forgotten under the closed freeze barrier and the namespace
+//!   lock, before the commit is published.
 //! * `CONSTRAINT-4` Nothing is lost in silence: content that was taken out is on the host's disk
 //!   before the commit (`refused_content`), or the log and the error say why it could not be kept;
 //!   the log names rule, table and path, and the file's next sync and close answer an error.
@@ -378,7 +378,7 @@ impl Engine {
         outcome: CommitOutcome,
     ) -> Result<CommitOutcome> {
         let told = {
-            let _gate = self.close_gate();
+            let _barrier = self.close_barrier();
             let _names = self.write_names();
             let dirty: Vec<Arc<Node>> = lock(&self.group).dirty.clone();
             let mut later = self.later_entries(generation, &dirty)?;
@@ -460,7 +460,7 @@ impl Engine {
         Ok(entries)
     }
 
-    /// Takes inodes out of the open group. The gate is closed.
+    /// Takes inodes out of the open group. The freeze barrier is closed.
     fn forget_in_group(&self, out: &TakenOut) {
         let mut group = lock(&self.group);
         let group = &mut *group;

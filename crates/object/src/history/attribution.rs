@@ -26,7 +26,7 @@ pub fn act_for(user: Option<u32>) {
 pub(crate) struct Acting(AtomicU64);
 
 impl Acting {
-    /// This thread changes something, inside the gate. 1 ns.
+    /// This thread changes something, inside the freeze barrier. 1 ns.
     pub fn note(&self) {
         let user = USER.get();
         let known = self.0.load(Ordering::Relaxed);
@@ -41,7 +41,7 @@ impl Acting {
         }
     }
 
-    /// The group ends, with the gate closed.
+    /// The group ends, with the freeze barrier closed.
     pub fn take(&self) -> Option<u32> {
         let user = self.0.swap(NONE, Ordering::Relaxed);
         match user {

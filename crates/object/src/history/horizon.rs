@@ -1,7 +1,7 @@
 //! How much history may go, as an engine remembers it.
 
 use crate::history::attribution::Acting;
-use larder_catalog::{Cuts, DatabaseInfo, HistoryHorizon, Retentions};
+use larder_catalog::{DatabaseInfo, HistoryHorizon, RetentionHorizons, Retentions};
 use larder_space::format::CommitSeq;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
@@ -13,9 +13,9 @@ pub(crate) struct Horizon {
     /// Nobody who is alive can reach it.
     pub pinned: CommitSeq,
     /// Nor does history need it: beyond all commits where there is none.
-    pub history: Cuts,
+    pub history: RetentionHorizons,
     /// Both.
-    pub kept: Cuts,
+    pub kept: RetentionHorizons,
 }
 
 /// What an engine knows of its history.
@@ -89,7 +89,7 @@ pub(super) struct HistoryClock {
     /// Given up under pressure.
     pub(super) pressed: CommitSeq,
     /// Pruned up to here.
-    pub(super) pruned: Cuts,
+    pub(super) pruned: RetentionHorizons,
     /// Blocks of the retired that pressing does not set free, where somebody had to know
     /// (`TIME-7`).
     pub(super) kept_blocks: u64,
@@ -102,7 +102,7 @@ pub(super) struct HistoryClock {
 
 impl HistoryClock {
     /// Up to where history is given up.
-    pub(super) fn given_up(&self) -> Cuts {
+    pub(super) fn given_up(&self) -> RetentionHorizons {
         self.found.cuts(self.pressed)
     }
 }

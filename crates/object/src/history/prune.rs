@@ -11,7 +11,7 @@
 
 use crate::engine::Engine;
 use crate::{Error, ErrorKind, Result};
-use larder_catalog::{Cuts, HistoryUse, Moment, Retention, SharedPages, SnapshotRow};
+use larder_catalog::{HistoryUse, Moment, Retention, RetentionHorizons, SharedPages, SnapshotRow};
 use larder_space::format::limits::BLOCK_BYTES;
 use larder_space::format::{CommitSeq, StoreId};
 use std::time::Duration;
@@ -126,10 +126,10 @@ impl Engine {
         let (begins_seq, begins_ns) = self.catalog.history_begins()?;
         let newest = self.catalog.commit_seq()?;
         let snapshots = self.catalog.snapshots()?;
-        let (cut, blocked_by) = self.limit(&Cuts::even(newest), &snapshots)?;
+        let (cut, blocked_by) = self.limit(&RetentionHorizons::even(newest), &snapshots)?;
         Ok(HistoryReport {
             retention,
-            own: self.store_retentions(&Cuts::default(), (begins_seq, begins_ns))?,
+            own: self.store_retentions(&RetentionHorizons::default(), (begins_seq, begins_ns))?,
             begins_seq,
             begins_ns,
             stores: self.name_stores(self.catalog.history_use(&cut)?)?,
@@ -144,7 +144,7 @@ impl Engine {
             return Ok(0);
         }
         let newest = self.catalog.commit_seq()?;
-        let (cut, _) = self.limit(&Cuts::even(newest), &self.catalog.snapshots()?)?;
+        let (cut, _) = self.limit(&RetentionHorizons::even(newest), &self.catalog.snapshots()?)?;
         Ok((self.catalog.retired_blocks_by(&cut)?).saturating_mul(BLOCK_BYTES))
     }
 
@@ -221,7 +221,7 @@ impl Engine {
     }
 
     /// The commits up to which was asked for.
-    fn find_cut(&self, cut: &PruneCut, store: Option<StoreId>) -> Result<Cuts> {
+    fn find_cut(&self, cut: &PruneCut, store: Option<StoreId>) -> Result<RetentionHorizons> {
         let now_ns = self.now_ns();
         let seq = match cut {
             PruneCut::All => self.known_seq(),
@@ -229,7 +229,7 @@ impl Engine {
                 let retained = self.catalog.history_horizon(now_ns)?.retained();
                 return Ok(match store {
                     None => retained,
-                    Some(store) => Cuts::of_one(store, retained.of(store)),
+                    Some(store) => RetentionHorizons::of_one(store, retained.of(store)),
                 });
             }
             // Before all that can be read: nothing is so old.
@@ -242,14 +242,18 @@ impl Engine {
             PruneCut::OlderThan(moment) => self.catalog.resolve_moment(moment, now_ns)?.0,
         };
         Ok(match store {
-            None => Cuts::even(seq),
-            Some(store) => Cuts::of_one(store, seq),
+            None => RetentionHorizons::even(seq),
+            Some(store) => RetentionHorizons::of_one(store, seq),
         })
     }
 
     /// Up to where history can go that is wanted up to some commits, while these snapshots stay;
     /// and what is in the way.
-    fn limit(&self, wanted: &Cuts, snapshots: &[SnapshotRow]) -> Result<(Cuts, Option<String>)> {
+    fn limit(
+        &self,
+        wanted: &RetentionHorizons,
+        snapshots: &[SnapshotRow],
+    ) -> Result<(RetentionHorizons, Option<String>)> {
         let readers = self.catalog.past_readers()?;
         let holds: Vec<CommitSeq> = (snapshots.iter().map(|row| row.seq))
             .chain(readers.iter().map(|(_, seq)| *seq))
@@ -285,7 +289,7 @@ impl Engine {
     /// history has gone by `cuts`.
     fn store_retentions(
         &self,
-        cuts: &Cuts,
+        cuts: &RetentionHorizons,
         begins: (CommitSeq, i64),
     ) -> Result<Vec<StoreRetention>> {
         let retentions = self.catalog.retentions()?;
@@ -311,7 +315,7 @@ impl Engine {
 
     /// Commits until what was retired and superseded up to `cut` is gone, in steps between which
     /// others come in (`TIME-9`); `false` when somebody else keeps it.
-    fn settle_history(&self, cut: &Cuts) -> Result<bool> {
+    fn settle_history(&self, cut: &RetentionHorizons) -> Result<bool> {
         let mut waits_left = PIN_WAITS_MAX;
         loop {
             {

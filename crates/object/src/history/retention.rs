@@ -4,7 +4,7 @@
 //! * `TIME-8` A store gives up what is older than its own retention, or the database's where it has
 //!   none, and under pressure the oldest first across all stores; what one gives up, no other
 //!   loses. A store whose retention is guaranteed is not pressed. *Guard*: each store has a cut of
-//!   its own in the catalog's `Cuts`, and reclaim goes by them (`HISTORY-7`).
+//!   its own in the catalog's `RetentionHorizons`, and reclaim goes by them (`HISTORY-7`).
 
 use crate::engine::{Engine, lock};
 use crate::view::View;

@@ -76,7 +76,7 @@ impl Engine {
         // The store's own uncommitted changes must not meet missing tables.
         self.commit_now()?;
         let _no_commit = self.commit_lock.lock();
-        let _gate = self.close_gate();
+        let _barrier = self.close_barrier();
         let _names = self.write_names();
         let seq = self.catalog.destroy_store(store, self.now_ns())?;
         self.cache.retain(|node| {

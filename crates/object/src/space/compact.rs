@@ -1,11 +1,11 @@
 //! Moving sealed blocks: how content comes to lie elsewhere without being changed.
 //!
 //! A move is an edit of an extent map, like a truncation: it joins the users of the writer lock,
-//! takes free blocks, copies with verification, and then, inside the gate and under the node's
-//! lock, lets the map name the new place. The open group carries the new extents and retires the
-//! old ones; its commit flushes the segments before the catalog names anything new (`COMMIT-2`).
-//! Readers keep the old place until nobody pins it (`SESSION-2`). Times, length and generation of
-//! the object stay as they are.
+//! takes free blocks, copies with verification, and then, inside the freeze barrier and under the
+//! node's lock, lets the map name the new place. The open group carries the new extents and retires
+//! the old ones; its commit flushes the segments before the catalog names anything new
+//! (`COMMIT-2`). Readers keep the old place until nobody pins it (`SESSION-2`). Times, length and
+//! generation of the object stay as they are.
 //!
 //! ```text
 //!  runs of the map ──take──▶ new extents ──copy──▶ written ──install──▶ in the open group ──commit──▶ moved
@@ -178,7 +178,7 @@ impl Engine {
         blocks_max: u64,
         within: Option<Extent>,
     ) -> Result<Option<Vec<Run>>> {
-        let _gate = self.enter_gate();
+        let _barrier = self.enter_barrier();
         let mut state = self.lock_thawed(node)?;
         self.runs_of(node, &mut state, first, blocks_max, within)
     }
@@ -261,7 +261,7 @@ impl Engine {
         if !self.copy(runs, &taken.extents, limits.should_stop)? {
             return Ok(false);
         }
-        let _gate = self.enter_gate();
+        let _barrier = self.enter_barrier();
         let mut state = self.lock_thawed(node)?;
         let now = self.runs_of(node, &mut state, first, blocks_max, within)?;
         if now.as_deref() != Some(runs) || self.are_shared(runs)? {

@@ -19,7 +19,7 @@ use crate::engine::{Engine, lock};
 use crate::session::workspace::SEGMENT_BLOCKS;
 use crate::space::FreeSpace;
 use crate::{Error, ErrorKind, Result};
-use larder_catalog::{ChangeSet, CommitOutcome, Cuts};
+use larder_catalog::{ChangeSet, CommitOutcome, RetentionHorizons};
 use larder_space::format::{CommitSeq, Extent, SegmentIndex};
 use larder_space::{AgSummary, Placement, Purpose, Reservation, Space, SpaceError, Target};
 use std::sync::atomic::Ordering;
@@ -219,7 +219,10 @@ impl Engine {
             free.space.settle();
         }
         free.synced = Some(outcome.seq);
-        let horizon = outcome.reclaim_horizon.as_ref().map(Cuts::base);
+        let horizon = outcome
+            .reclaim_horizon
+            .as_ref()
+            .map(RetentionHorizons::base);
         free.oldest_retired = free.oldest_retired.filter(|&seq| horizon < Some(seq));
         if !set.retired.is_empty() {
             free.oldest_retired.get_or_insert(outcome.seq);

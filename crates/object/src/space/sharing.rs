@@ -6,9 +6,9 @@
 //!                                    └── the target has changed meanwhile: it lets go again
 //! ```
 //!
-//! All of that happens inside the gate, so it is in one group. Blocks of the source that differ
-//! from what its map names (dirty, frozen, overwritten) are not shared: the caller copies them.
-//! Before, what is dirty is committed and redo rows are written in place, so that there
+//! All of that happens inside the freeze barrier, so it is in one group. Blocks of the source that
+//! differ from what its map names (dirty, frozen, overwritten) are not shared: the caller copies
+//! them. Before, what is dirty is committed and redo rows are written in place, so that there
 //! are few.
 //!
 //! What is shared out of the past: see `past`.
@@ -253,7 +253,7 @@ impl Engine {
         if !self.settle_source(from, from_offset, len_bytes)? {
             return Ok(0);
         }
-        let _gate = self.enter_gate();
+        let _barrier = self.enter_barrier();
         // What is behind its last block there stays; if that changes meanwhile, nothing is taken
         // over.
         step("lock the target's row")?;
@@ -376,7 +376,7 @@ impl Engine {
     ) -> Result<u64> {
         let taken = self.try_take_over((from, from_offset), (to, to_offset), offer);
         if !matches!(taken, Ok(bytes) if bytes > 0) {
-            // The gate has been passed since they were held: the group is the same.
+            // The freeze barrier has been passed since they were held: the group is the same.
             let mut group = lock(&self.group);
             let mut young = lock(&self.shares.young);
             for run in offer.runs.iter().rev() {
@@ -523,7 +523,7 @@ impl Engine {
             };
             self.commit_now()?;
             let _no_commit = self.commit_lock.lock();
-            let _gate = self.close_gate();
+            let _barrier = self.close_barrier();
             if lock(&self.group).is_empty() {
                 self.shares.may_be.store(true, Ordering::SeqCst);
             }

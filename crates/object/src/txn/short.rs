@@ -206,7 +206,7 @@ impl Engine {
         self.open_segments()?;
         self.refresh_redo(seq)?;
         self.find_pieces()?;
-        let _gate = self.close_gate();
+        let _barrier = self.close_barrier();
         let _names = self.write_names();
         lock(&self.next_inos).clear();
         self.invalidate(true);
@@ -545,7 +545,7 @@ impl Engine {
 
     /// Drops everything that is not committed, and what was read beside it (`PRIVATE-3`).
     pub(crate) fn forget_memory(&self) {
-        let _gate = self.close_gate();
+        let _barrier = self.close_barrier();
         let _names = self.write_names();
         *lock(&self.group) = Group {
             has_others: true,

@@ -45,7 +45,7 @@ impl Engine {
             // Also after an error: what functions have read meanwhile was taken back with the
             // statement.
             self.find_constraints()?;
-            let _gate = self.close_gate();
+            let _barrier = self.close_barrier();
             let _names = self.write_names();
             self.invalidate(false);
         }

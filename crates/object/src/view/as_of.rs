@@ -68,7 +68,7 @@ impl Engine {
         // What ended before in this process is part of its past.
         self.sync_own()?;
         if matches!(moment, Moment::At(_)) {
-            self.sync_loose_changes()?;
+            self.sync_unsequenced_changes()?;
         }
         let pin = (self.catalog).pin_past(self.session.liveness.id, moment, self.now_ns())?;
         match self.show_pinned(&pin) {
@@ -112,7 +112,7 @@ impl Engine {
         }
         // A time means the commit that it means when it is opened.
         if matches!(moment, Moment::At(_)) {
-            self.sync_loose_changes()?;
+            self.sync_unsequenced_changes()?;
         }
         Ok(self.catalog.resolve_moment(moment, self.now_ns())?)
     }

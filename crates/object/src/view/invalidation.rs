@@ -112,7 +112,7 @@ impl Engine {
                 self.find_pieces()?;
             }
             let (held, told) = {
-                let _gate = self.close_gate();
+                let _barrier = self.close_barrier();
                 let _names = self.write_names();
                 if has_new_content {
                     lock(&self.next_inos).clear();
@@ -256,7 +256,7 @@ impl Engine {
         if self.cache.bytes.load(Ordering::Relaxed) <= CACHE_BYTES_MAX {
             return;
         }
-        let _gate = self.close_gate();
+        let _barrier = self.close_barrier();
         let _names = self.write_names();
         self.cache.shrink(CACHE_BYTES_KEPT);
     }

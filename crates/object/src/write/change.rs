@@ -39,7 +39,7 @@ pub(crate) struct ContentGuard<'e> {
     is_over: bool,
     // Dropped in this order: the writer lock last.
     pub state: MutexGuard<'e, NodeState>,
-    _gate: RwLockReadGuard<'e, ()>,
+    _barrier: RwLockReadGuard<'e, ()>,
     pub reservation: HeldReservation<'e>,
     _edit: Edit<'e>,
 }
@@ -79,7 +79,7 @@ impl Engine {
         let edit = self.edit()?;
         step("reserve space")?;
         let reservation = self.reservation(&edit, blocks, purpose)?;
-        let gate = self.enter_gate();
+        let barrier = self.enter_barrier();
         step("lock the file")?;
         let mut state = match wait {
             Wait::No => self.lock_node(node)?,
@@ -104,7 +104,7 @@ impl Engine {
             },
             is_over: false,
             state,
-            _gate: gate,
+            _barrier: barrier,
             reservation,
             _edit: edit,
         })

@@ -248,7 +248,7 @@ impl Engine {
         if nodes.is_empty() {
             return Ok(());
         }
-        let _gate = self.enter_gate();
+        let _barrier = self.enter_barrier();
         for node in nodes {
             let mut state = self.lock_node(&node)?;
             if state.content.is_provisional && !state.is_deleted && state.writer_count == 0 {

@@ -459,7 +459,7 @@ impl Engine {
             }
         }
         let _edit = self.edit()?;
-        let _gate = self.enter_gate();
+        let _barrier = self.enter_barrier();
         let mut state = self.lock_node(node)?;
         self.end_orphan(node, &mut state);
         Ok(())
@@ -529,7 +529,7 @@ impl Engine {
         self.mark_dirty(node, state);
     }
 
-    /// Puts a node on the dirty list of the open group (`NODE-3`). Inside the gate only.
+    /// Puts a node on the dirty list of the open group (`NODE-3`). Inside the freeze barrier only.
     pub(crate) fn mark_dirty(&self, node: &Arc<Node>, state: &mut NodeState) {
         debug_assert!(
             self.writer_lock.is_held() || self.check_running().is_err(),

@@ -13,8 +13,8 @@
 //! ```
 //!
 //! # Invariants
-//! * `GUARD-1` Who changes names or attributes holds the writer lock, the gate and the namespace,
-//!   by a [`WriteGuard`]. *Guard*: the functions that change are its methods.
+//! * `GUARD-1` Who changes names or attributes holds the writer lock, the freeze barrier and the
+//!   namespace, by a [`WriteGuard`]. *Guard*: the functions that change are its methods.
 //! * `GUARD-2` A guard that is dropped without [`WriteGuard::commit`] leaves nothing: names,
 //!   attributes, links, the list of the open group, orphans and saves are as before, and what an
 //!   unlink would let go of content was not let go yet. *Guard*: the undo list; a test fails every
@@ -39,7 +39,7 @@ pub struct WriteGuard<'e> {
     engine: &'e Engine,
     // Dropped in this order: the writer lock last.
     _names: RwLockWriteGuard<'e, ()>,
-    _gate: RwLockReadGuard<'e, ()>,
+    _barrier: RwLockReadGuard<'e, ()>,
     _edit: Edit<'e>,
     undo: RefCell<UndoList>,
     /// The present, nanoseconds since 1970: one moment for the whole change.
@@ -92,12 +92,12 @@ impl Engine {
             self.commit_now()?;
         }
         debug_assert!(self.writer_lock.is_held(), "GUARD-1");
-        let gate = self.enter_gate();
+        let barrier = self.enter_barrier();
         let names = self.write_names();
         Ok(WriteGuard {
             engine: self,
             _names: names,
-            _gate: gate,
+            _barrier: barrier,
             _edit: edit,
             undo: RefCell::default(),
             now_ns: self.now_ns(),

@@ -76,7 +76,7 @@ impl Engine {
             let Some(node) = self.cache.find(store, ino) else {
                 continue;
             };
-            let _gate = self.enter_gate();
+            let _barrier = self.enter_barrier();
             let mut state = self.lock_node(&node)?;
             if std::mem::take(&mut state.is_kept) {
                 state.open_count -= 1;
@@ -87,7 +87,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Decides on those that part in the open group, which is being closed: the gate is.
+    /// Decides on those that part in the open group, which is being closed: the freeze barrier is.
     pub(crate) fn end_parting(&self) {
         let parting = std::mem::take(&mut lock(&self.group).parting);
         for node in parting {
@@ -151,7 +151,7 @@ impl Engine {
     }
 
     /// Nobody has the inode open here any more. If it has no name, it goes; the caller has the
-    /// writer lock and is inside the gate.
+    /// writer lock and is inside the freeze barrier.
     pub(crate) fn end_orphan(&self, node: &Arc<Node>, state: &mut NodeState) {
         let is_over = state.open_count == 0 && state.row.nlink == 0;
         if !is_over || state.is_deleted || state.is_parting {

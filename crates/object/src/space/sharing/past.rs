@@ -94,7 +94,7 @@ impl Engine {
         // What is being applied is over places that its object may have let go of meanwhile.
         let _no_apply = lock(&self.redo_rows.applying);
         let _no_commit = self.commit_lock.lock(); // SHARE-10
-        let _gate = self.enter_gate();
+        let _barrier = self.enter_barrier();
         let to_size = {
             let mut state = self.lock_node(to)?;
             self.load_content(to, &mut state)?;

@@ -9,7 +9,7 @@ use larder_format::{CommitSeq, StoreId};
 
 /// Up to which commit history goes, of each store.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Cuts {
+pub struct RetentionHorizons {
     base: CommitSeq,
     /// Of stores that are not named, and of what destroyed ones have left.
     rest: CommitSeq,
@@ -17,10 +17,10 @@ pub struct Cuts {
     stores: Vec<(StoreId, CommitSeq)>,
 }
 
-impl Cuts {
+impl RetentionHorizons {
     /// The same for all stores.
-    pub fn even(seq: CommitSeq) -> Cuts {
-        Cuts {
+    pub fn even(seq: CommitSeq) -> RetentionHorizons {
+        RetentionHorizons {
             base: seq,
             rest: seq,
             stores: Vec::new(),
@@ -33,10 +33,10 @@ impl Cuts {
         base_max: CommitSeq,
         rest: CommitSeq,
         mut stores: Vec<(StoreId, CommitSeq)>,
-    ) -> Cuts {
+    ) -> RetentionHorizons {
         stores.sort_unstable();
         let lowest = stores.iter().map(|(_, seq)| *seq).chain([rest]).min();
-        Cuts {
+        RetentionHorizons {
             base: lowest.unwrap_or(rest).min(base_max),
             rest,
             stores,
@@ -44,10 +44,10 @@ impl Cuts {
     }
 
     /// Only this store gives up anything.
-    pub fn of_one(store: StoreId, seq: CommitSeq) -> Cuts {
-        Cuts {
+    pub fn of_one(store: StoreId, seq: CommitSeq) -> RetentionHorizons {
+        RetentionHorizons {
             stores: vec![(store, seq)],
-            ..Cuts::default()
+            ..RetentionHorizons::default()
         }
     }
 
@@ -79,14 +79,14 @@ impl Cuts {
     }
 
     /// Whether anything goes by these that does not by `other`.
-    pub fn passes(&self, other: &Cuts) -> bool {
+    pub fn passes(&self, other: &RetentionHorizons) -> bool {
         self.base > other.base
             || self.rest > other.rest
             || self.named(other).any(|one| self.of(one) > other.of(one))
     }
 
     /// The lowest of those that do not go as far as in `wanted`; where all do, beyond all.
-    pub fn lowest_below(&self, wanted: &Cuts) -> CommitSeq {
+    pub fn lowest_below(&self, wanted: &RetentionHorizons) -> CommitSeq {
         let pairs = [(self.base, wanted.base), (self.rest, wanted.rest)].into_iter();
         let named = self.named(wanted).map(|one| (self.of(one), wanted.of(one)));
         let below = pairs.chain(named).filter(|(one, other)| one < other);
@@ -98,9 +98,9 @@ impl Cuts {
 
     /// None of them beyond `seq`.
     #[must_use]
-    pub fn limit(&self, seq: CommitSeq) -> Cuts {
+    pub fn limit(&self, seq: CommitSeq) -> RetentionHorizons {
         let stores = self.stores.iter();
-        Cuts {
+        RetentionHorizons {
             base: self.base.min(seq),
             rest: self.rest.min(seq),
             stores: stores.map(|(one, cut)| (*one, seq.min(*cut))).collect(),
@@ -109,21 +109,21 @@ impl Cuts {
 
     /// What goes by either.
     #[must_use]
-    pub fn raise(&self, other: &Cuts) -> Cuts {
+    pub fn raise(&self, other: &RetentionHorizons) -> RetentionHorizons {
         let mut stores: Vec<(StoreId, CommitSeq)> = self
             .named(other)
             .map(|one| (one, self.of(one).max(other.of(one))))
             .collect();
         stores.sort_unstable();
         stores.dedup();
-        Cuts {
+        RetentionHorizons {
             base: self.base.max(other.base),
             rest: self.rest.max(other.rest),
             stores,
         }
     }
 
-    fn named<'c>(&'c self, other: &'c Cuts) -> impl Iterator<Item = StoreId> + 'c {
+    fn named<'c>(&'c self, other: &'c RetentionHorizons) -> impl Iterator<Item = StoreId> + 'c {
         let both = self.stores.iter().chain(&other.stores);
         both.map(|(one, _)| *one)
     }
@@ -137,9 +137,9 @@ mod tests {
     fn cuts_are_compared_store_by_store() {
         let [one, two] = [StoreId(1), StoreId(2)];
         let seq = CommitSeq;
-        let even = Cuts::even(seq(5));
+        let even = RetentionHorizons::even(seq(5));
         assert!(even.is_even() && !even.passes(&even));
-        let apart = Cuts::new(seq(9), seq(7), vec![(two, seq(3)), (one, seq(8))]);
+        let apart = RetentionHorizons::new(seq(9), seq(7), vec![(two, seq(3)), (one, seq(8))]);
         assert_eq!((apart.base(), apart.rest()), (seq(3), seq(7)));
         assert_eq!((apart.of(one), apart.of(two)), (seq(8), seq(3)));
         assert_eq!(apart.of(StoreId(3)), seq(7));
@@ -152,7 +152,7 @@ mod tests {
         );
         let limited = apart.limit(seq(4));
         assert_eq!((limited.of(one), limited.of(two)), (seq(4), seq(3)));
-        assert!(!Cuts::of_one(one, seq(4)).passes(&limited));
-        assert!(!Cuts::new(seq(2), seq(4), Vec::new()).is_even());
+        assert!(!RetentionHorizons::of_one(one, seq(4)).passes(&limited));
+        assert!(!RetentionHorizons::new(seq(2), seq(4), Vec::new()).is_even());
     }
 }

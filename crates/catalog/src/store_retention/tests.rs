@@ -24,7 +24,7 @@ fn content_of_sharing_stores_is_looked_for_once() {
     });
     let cuts = |short: u64| {
         let short = CommitSeq(short);
-        Cuts::new(
+        RetentionHorizons::new(
             CommitSeq(u64::MAX),
             CommitSeq(5),
             vec![(one, short), (two, short), (long, CommitSeq(5))],
@@ -40,7 +40,7 @@ fn content_of_sharing_stores_is_looked_for_once() {
         )
         .unwrap();
     };
-    let shared = |txn: &Connection, wished: &Cuts| {
+    let shared = |txn: &Connection, wished: &RetentionHorizons| {
         let split = Split::find(txn, wished, true).unwrap().unwrap();
         split.extents.iter().map(Group::range).collect::<Vec<_>>()
     };
@@ -57,11 +57,11 @@ fn content_of_sharing_stores_is_looked_for_once() {
         assert_eq!(shared(txn, &cuts(20)), Vec::<[i64; 2]>::new());
         // Another one joins them, which kept what it had retired.
         mark_sharing(txn, &[long])?;
-        let mut wished = cuts(70).raise(&Cuts::of_one(long, CommitSeq(45)));
+        let mut wished = cuts(70).raise(&RetentionHorizons::of_one(long, CommitSeq(45)));
         assert_eq!(shared(txn, &wished), [[5, 45]], "HISTORY-8");
         let gone = reclaim(txn, &wished, STEP_ROWS)?.extents;
         assert_eq!(gone, [place(4)], "HISTORY-8");
-        wished = wished.raise(&Cuts::of_one(long, CommitSeq(80)));
+        wished = wished.raise(&RetentionHorizons::of_one(long, CommitSeq(80)));
         assert_eq!(shared(txn, &wished), [[45, 70]], "HISTORY-8");
         assert_eq!(
             reclaim(txn, &wished, STEP_ROWS)?.extents,
@@ -70,7 +70,7 @@ fn content_of_sharing_stores_is_looked_for_once() {
         );
         // What the base has reached says nothing any more.
         Keeper::begin(txn, CommitSeq(75), 3)?.end(txn)?;
-        let all = Cuts::new(CommitSeq(90), CommitSeq(80), vec![(one, CommitSeq(85))]);
+        let all = RetentionHorizons::new(CommitSeq(90), CommitSeq(80), vec![(one, CommitSeq(85))]);
         reclaim(txn, &all, STEP_ROWS)?;
         let left = "SELECT count(*) FROM larder_meta WHERE key LIKE 'shares_gone%'";
         let left: i64 = txn.query_row(left, [], |row| row.get(0)).unwrap();

@@ -1,9 +1,9 @@
 //! Stores that keep history for different times: horizons, pruning and accounts, store by store.
 //!
 //! # Words
-//! A store is *ahead* when its history goes further than the base of the [`Cuts`]. Its history then
-//! *begins* at a commit of its own (`larder_meta`, `history_begins_seq:STORE`). Stores are
-//! *sharing* when content of one was, or is, held by another.
+//! A store is *ahead* when its history goes further than the base of the [`RetentionHorizons`]. Its
+//! history then *begins* at a commit of its own (`larder_meta`, `history_begins_seq:STORE`). Stores
+//! are *sharing* when content of one was, or is, held by another.
 //!
 //! # Invariants
 //! * `HISTORY-7` A store's own history begins at B: what was superseded, and retired, by commits up
@@ -32,15 +32,15 @@
 
 use crate::Catalog;
 use crate::codec::{signed, unsigned};
-use crate::cuts::Cuts;
 use crate::error::{At, Result};
 use crate::extents::{self, extent};
 use crate::history::{self, BEGINS, GIVEN_UP, begins_of, held_since, history_begins};
 use crate::holders::sharing;
 use crate::map_pages;
 use crate::meta::{of_store, of_stores};
-use crate::places::{places_at, pre_image};
+use crate::pre_images::{places_at, pre_image};
 use crate::read::rows;
+use crate::retention_horizons::RetentionHorizons;
 use crate::steps::{self, Limit, Source, first_kept};
 use crate::versions::first_row_after;
 use larder_format::{CommitSeq, Extent, StoreId};
@@ -70,7 +70,11 @@ pub struct HistoryUse {
 impl Catalog {
     /// How far the histories of stores may go of those that are wanted, while these moments are
     /// held: what a store's history does not reach any more holds nothing of it.
-    pub fn limit_cuts(&self, wanted: &Cuts, holds: &[CommitSeq]) -> Result<Cuts> {
+    pub fn limit_cuts(
+        &self,
+        wanted: &RetentionHorizons,
+        holds: &[CommitSeq],
+    ) -> Result<RetentionHorizons> {
         self.read(|reader| {
             let oldest = holds.iter().min().copied();
             let none = CommitSeq(i64::MAX as u64);
@@ -84,12 +88,16 @@ impl Catalog {
             }
             let oldest = oldest.unwrap_or(none);
             let base_max = oldest.min(wanted.base());
-            Ok(Cuts::new(base_max, wanted.rest().min(oldest), stores))
+            Ok(RetentionHorizons::new(
+                base_max,
+                wanted.rest().min(oldest),
+                stores,
+            ))
         })
     }
 
     /// Whether anything that these cuts let go waits for its reclaim.
-    pub fn has_retired_by(&self, cuts: &Cuts) -> Result<bool> {
+    pub fn has_retired_by(&self, cuts: &RetentionHorizons) -> Result<bool> {
         if self.has_retired(cuts.base())? {
             return Ok(true);
         }
@@ -113,7 +121,7 @@ impl Catalog {
     /// Whether a prune by these cuts would delete any row of the history, or of what a part of one
     /// has left (`TIME-9`), or has to raise a beginning. Cost: 6 µs; reads what lies between the
     /// beginnings and the cuts of stores that are ahead, up to the first row of theirs.
-    pub fn has_past_by(&self, cuts: &Cuts) -> Result<bool> {
+    pub fn has_past_by(&self, cuts: &RetentionHorizons) -> Result<bool> {
         self.read(|reader| {
             if steps::find_limit(reader, &steps::sources(cuts.base()), 0)?.is_some() {
                 return Ok(true);
@@ -141,7 +149,7 @@ impl Catalog {
     }
 
     /// Blocks that these cuts let go and that are not reclaimed. O(such rows).
-    pub fn retired_blocks_by(&self, cuts: &Cuts) -> Result<u64> {
+    pub fn retired_blocks_by(&self, cuts: &RetentionHorizons) -> Result<u64> {
         if cuts.is_even() {
             return self.retired_blocks_until(cuts.base());
         }
@@ -151,7 +159,7 @@ impl Catalog {
 
     /// What the history takes that a prune by these cuts frees, by store. O(rows that it would
     /// read).
-    pub fn history_use(&self, cuts: &Cuts) -> Result<Vec<HistoryUse>> {
+    pub fn history_use(&self, cuts: &RetentionHorizons) -> Result<Vec<HistoryUse>> {
         self.read(|reader| {
             let state = reader.unchecked_transaction().at("larder_history")?;
             let mut uses: BTreeMap<StoreId, HistoryUse> = BTreeMap::new();
@@ -238,7 +246,7 @@ impl Catalog {
     /// nobody needs them ([`Catalog::history_horizon`]). It lasts until the history ends, or is
     /// guaranteed. The caller has the writer lock, and has named the sharers where the cuts are not
     /// even ([`Catalog::name_sharers`]).
-    pub fn give_up_history(&self, cuts: &Cuts) -> Result<()> {
+    pub fn give_up_history(&self, cuts: &RetentionHorizons) -> Result<()> {
         self.write(|txn| {
             let mut give_up = txn
                 .prepare_cached(
@@ -305,7 +313,7 @@ pub(crate) fn forget_store(txn: &Connection, store: StoreId) -> Result<()> {
 /// What one commit has reclaimed.
 pub(crate) struct Reclaimed {
     /// Up to where nothing is left.
-    pub(crate) kept: Cuts,
+    pub(crate) kept: RetentionHorizons,
     /// By place.
     pub(crate) extents: Vec<Extent>,
     /// There is more that may go.
@@ -315,7 +323,11 @@ pub(crate) struct Reclaimed {
 /// Deletes what no state has that these cuts leave, in a step (`TIME-9`), and says how far it went:
 /// not past what is held (`HISTORY-3`, `HISTORY-7`). A single commit that only
 /// stores ahead of the others give up goes as a whole.
-pub(crate) fn reclaim(txn: &Connection, wished: &Cuts, rows_max: u64) -> Result<Reclaimed> {
+pub(crate) fn reclaim(
+    txn: &Connection,
+    wished: &RetentionHorizons,
+    rows_max: u64,
+) -> Result<Reclaimed> {
     let split = Split::find(txn, wished, true)?;
     let base = match &split {
         Some(split) => split.cuts.base(),
@@ -330,7 +342,7 @@ pub(crate) fn reclaim(txn: &Connection, wished: &Cuts, rows_max: u64) -> Result<
     let (kept, extents) = match (limit, split) {
         (None, split) => reclaim_whole(txn, base, split)?,
         (Some(Limit::Part(seq)), _) if seq <= base => {
-            let kept = Cuts::even(CommitSeq(seq.0.saturating_sub(1)));
+            let kept = RetentionHorizons::even(CommitSeq(seq.0.saturating_sub(1)));
             (kept, steps::reclaim_part(txn, seq, rows_max)?)
         }
         (Some(Limit::Part(seq) | Limit::Whole(seq)), split) => {
@@ -350,7 +362,7 @@ pub(crate) fn reclaim(txn: &Connection, wished: &Cuts, rows_max: u64) -> Result<
 }
 
 /// How far all goes that all stores give up.
-fn limit_base(txn: &Connection, wished: &Cuts) -> Result<CommitSeq> {
+fn limit_base(txn: &Connection, wished: &RetentionHorizons) -> Result<CommitSeq> {
     let held = history::held(txn)?;
     Ok(held.map_or(wished.base(), |held| held.min(wished.base())))
 }
@@ -359,12 +371,12 @@ fn reclaim_whole(
     txn: &Connection,
     base: CommitSeq,
     split: Option<Split>,
-) -> Result<(Cuts, Vec<Extent>)> {
+) -> Result<(RetentionHorizons, Vec<Extent>)> {
     let Some(split) = split else {
         steps::prune(txn, base)?;
         let reclaimed = extents::reclaim(txn, base)?;
         map_pages::reclaim(txn, base, u64::from(u32::MAX))?; // SHARE-7
-        return Ok((Cuts::even(base), reclaimed));
+        return Ok((RetentionHorizons::even(base), reclaimed));
     };
     let base = split.cuts.base();
     split.drop_pre_images(txn)?; // HISTORY-9: while each place has its owner.
@@ -466,7 +478,7 @@ impl Group {
 /// What cuts that are not even mean for rows and extents.
 struct Split {
     /// As far as they go.
-    cuts: Cuts,
+    cuts: RetentionHorizons,
     /// What goes behind the base, of the history.
     rows: Vec<Group>,
     /// The same of extents.
@@ -482,7 +494,11 @@ struct Split {
 
 impl Split {
     /// `None`: the cuts are even. `looks`: not past what is held.
-    fn find(connection: &Connection, wished: &Cuts, looks: bool) -> Result<Option<Split>> {
+    fn find(
+        connection: &Connection,
+        wished: &RetentionHorizons,
+        looks: bool,
+    ) -> Result<Option<Split>> {
         if wished.is_even() {
             return Ok(None);
         }
@@ -564,7 +580,7 @@ impl Split {
             rising.push((None, rest_to));
         }
         Ok(Some(Split {
-            cuts: Cuts::new(base, rest_to, stores),
+            cuts: RetentionHorizons::new(base, rest_to, stores),
             rows,
             extents,
             begins: rising,

@@ -8,8 +8,8 @@
 //! # Invariants
 //! * `HISTORY-6` A commit of the engine that is no group of changes, and takes a number for itself,
 //!   leaves no change loose behind it: what is loose gets a commit with a moment before. *Guard*:
-//!   who makes such a commit calls [`settle_loose`] in the same transaction, before it takes the
-//!   number.
+//!   who makes such a commit calls [`settle_unsequenced`] in the same transaction, before it takes
+//!   the number.
 
 use crate::codec::signed;
 use crate::error::{At, Result};
@@ -24,21 +24,21 @@ const TABLE: &str = "larder_history";
 impl Catalog {
     /// Whether plain SQL has changed something since the newest commit that has no moment yet. 3
     /// µs.
-    pub fn has_loose_changes(&self) -> Result<bool> {
-        self.read(has_loose_changes)
+    pub fn has_unsequenced_changes(&self) -> Result<bool> {
+        self.read(has_unsequenced_changes)
     }
 
     /// Makes the next commits for such changes, of nothing else, and returns the number of the
     /// last; `None` when there are none. The caller has the writer lock: who has it knows the
     /// number of its next commit.
-    pub fn commit_loose_changes(&self, now_ns: i64) -> Result<Option<CommitSeq>> {
-        self.write(|txn| settle_loose(txn, now_ns))
+    pub fn commit_unsequenced_changes(&self, now_ns: i64) -> Result<Option<CommitSeq>> {
+        self.write(|txn| settle_unsequenced(txn, now_ns))
     }
 
     /// Gives what plain SQL did to rows since the last commit a moment of its own: before anything
     /// else is committed, by who has the writer lock. The commit, if there was anything. 4 µs.
     pub fn settle_rows(&self, now_ns: i64) -> Result<Option<CommitSeq>> {
-        match self.has_loose_changes()? {
+        match self.has_unsequenced_changes()? {
             true => self.write(|txn| settle_rows(txn, now_ns)),
             false => Ok(None),
         }
@@ -49,7 +49,7 @@ impl Catalog {
     pub fn settle_sql(&self, now_ns: i64) -> Result<()> {
         let is_new = {
             let writer = crate::lock(&self.writer);
-            if has_loose_changes(&writer.connection)? {
+            if has_unsequenced_changes(&writer.connection)? {
                 crate::lock(&self.moment_ns).get_or_insert(now_ns);
             }
             writer.guards.is_new_schema(&writer.connection)?
@@ -61,7 +61,7 @@ impl Catalog {
     }
 }
 
-fn has_loose_changes(connection: &Connection) -> Result<bool> {
+fn has_unsequenced_changes(connection: &Connection) -> Result<bool> {
     Ok(newest_until(connection)? > commit_seq(connection)?)
 }
 
@@ -71,12 +71,12 @@ fn commit_seq(connection: &Connection) -> Result<CommitSeq> {
 
 /// Gives all that is loose its moments: rows their own, attributes of files one of now. The newest
 /// commit that this made (`HISTORY-6`). 4 µs when there is nothing.
-pub(crate) fn settle_loose(txn: &Connection, now_ns: i64) -> Result<Option<CommitSeq>> {
-    let rows = match has_loose_changes(txn)? {
+pub(crate) fn settle_unsequenced(txn: &Connection, now_ns: i64) -> Result<Option<CommitSeq>> {
+    let rows = match has_unsequenced_changes(txn)? {
         true => settle_rows(txn, now_ns)?,
         false => None,
     };
-    if !has_loose_changes(txn)? {
+    if !has_unsequenced_changes(txn)? {
         return Ok(rows);
     }
     let seq = next_commit_seq(txn)?;

@@ -13,7 +13,7 @@
 
 use crate::database::Database;
 use crate::history::compare::{Comparison, Differs, list};
-use crate::history::net::Paths;
+use crate::history::net_change::Paths;
 use crate::types::{Attr, NodeId};
 use larder_object::format::{CommitSeq, FileKind, Ino, Name};
 use larder_object::{HistoryReader, Result};

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 /// What the schema says of a store's table.
 #[derive(Debug)]
-pub(crate) struct Attached {
+pub(crate) struct Attachments {
     /// The user's columns that are stored, quoted, and the text of their defaults.
     pub(crate) columns: Vec<(String, String)>,
     /// Foreign keys to the inode or to the number of the file.
@@ -27,9 +27,9 @@ pub(crate) struct Key {
 }
 
 /// What is known of the schema, and as of which version of it.
-pub(crate) type Known = Option<(i64, Arc<Attached>)>;
+pub(crate) type Known = Option<(i64, Arc<Attachments>)>;
 
-impl Attached {
+impl Attachments {
     /// What sets all columns of the user's to their defaults: nothing, if there are none.
     pub(crate) fn defaults(&self) -> String {
         let set = self.columns.iter();

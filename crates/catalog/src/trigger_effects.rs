@@ -34,7 +34,7 @@ use std::sync::{Arc, Mutex};
 /// one.
 const GUARDED: &str = "WHEN (SELECT open FROM larder_gate) IS NOT 1";
 /// Triggers of the gate's table, which refuse what nobody does.
-const OF_THE_GATE: [&str; 2] = ["larder_gate_stays", "larder_gate_is_one"];
+const OF_THE_GUARD_SWITCH: [&str; 2] = ["larder_gate_stays", "larder_gate_is_one"];
 /// Triggers of watched and of temporal tables, and where they write.
 const TRACKERS: [&str; 2] = ["larder_watch_", "larder_temporal_"];
 const TRACKS: [&str; 2] = ["larder_change", "larder_history"];
@@ -111,7 +111,8 @@ impl Schema {
             |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)),
         )
         .at("the triggers")?;
-        let is_guard = |name: &str, sql: &str| sql.contains(GUARDED) || OF_THE_GATE.contains(&name);
+        let is_guard =
+            |name: &str, sql: &str| sql.contains(GUARDED) || OF_THE_GUARD_SWITCH.contains(&name);
         let (guards, others): (Vec<_>, Vec<_>) = triggers
             .into_iter()
             .partition(|(name, _, sql)| is_guard(name, sql));

@@ -2,7 +2,7 @@
 //! (`HISTORY-4`, `HISTORY-5`).
 use crate::common;
 
-use larder_catalog::{ChangeSet, Cuts};
+use larder_catalog::{ChangeSet, RetentionHorizons};
 use larder_format::{CommitSeq, Extent, Ino, SegmentIndex, StoreId};
 use std::collections::BTreeMap;
 
@@ -214,7 +214,7 @@ fn what_was_reclaimed_and_used_again_stays() {
     });
     // Another session reclaims it, and its content is used and retired again.
     held(ChangeSet {
-        reclaim_horizon: Some(Cuts::even(retired.seq)),
+        reclaim_horizon: Some(RetentionHorizons::even(retired.seq)),
         ..ChangeSet::default()
     });
     held(ChangeSet {
