@@ -1,5 +1,5 @@
-//! The log of a catalog, before SQLite reads it (`SCAN-2`, `SCAN-3`). The fuzzer cannot guess a chain of checksums, so they
-//! are also set right.
+//! The log of a catalog, before SQLite reads it (`SCAN-2`, `SCAN-3`). The fuzzer cannot guess a
+//! chain of checksums, so they are also set right.
 #![no_main]
 
 use larder_catalog::fuzzing::scan_log;

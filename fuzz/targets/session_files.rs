@@ -1,4 +1,5 @@
-//! Names and content of files in the directory of a database: sessions, requests, tracers, transactions.
+//! Names and content of files in the directory of a database: sessions, requests, tracers,
+//! transactions.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|text: &str| {

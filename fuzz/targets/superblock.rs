@@ -1,5 +1,5 @@
-//! The root record of a segment (`FORMAT-2`, `FORMAT-3`). The fuzzer cannot guess a checksum, so it is also
-//! set right.
+//! The root record of a segment (`FORMAT-2`, `FORMAT-3`). The fuzzer cannot guess a checksum, so it
+//! is also set right.
 #![no_main]
 
 use larder_format::checksum::crc32c;

@@ -189,7 +189,14 @@ fn run_all(
 mod tests {
     use super::*;
 
-    const LINE: &str = r#"{"reason":"compiler-artifact","package_id":"path+file:///w/crates/content#larder@0.1.0","manifest_path":"/w/crates/content/Cargo.toml","target":{"kind":["test"],"name":"clones","src_path":"/w/crates/content/tests/clones.rs"},"profile":{"test":true},"executable":"/w/target/debug/deps/clones-1"}"#;
+    const LINE: &str = concat!(
+        r#"{"reason":"compiler-artifact","#,
+        r#""package_id":"path+file:///w/crates/content#larder@0.1.0","#,
+        r#""manifest_path":"/w/crates/content/Cargo.toml","#,
+        r#""target":{"kind":["test"],"name":"clones","#,
+        r#""src_path":"/w/crates/content/tests/clones.rs"},"#,
+        r#""profile":{"test":true},"executable":"/w/target/debug/deps/clones-1"}"#,
+    );
 
     #[test]
     fn programs_are_found_in_what_cargo_says() {

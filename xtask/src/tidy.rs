@@ -14,6 +14,7 @@ mod invariants;
 mod locks;
 mod rooms;
 mod text;
+mod words;
 
 use std::fs;
 
@@ -42,9 +43,11 @@ pub fn run() -> Outcome {
     match found.len() {
         0 => {
             println!(
-                "tidy: {} packages, nothing found; {} imports still run against the order of rooms",
+                "tidy: {} packages, nothing found; {} imports still run against the order of \
+                 rooms, {} names still have a retired word",
                 workspace.packages.len(),
-                rooms::KNOWN.lines().count()
+                rooms::KNOWN.lines().count(),
+                words::left(&words::RETIRED)
             );
             Ok(())
         }
@@ -89,6 +92,7 @@ fn findings(workspace: &Workspace) -> Result<Vec<String>, String> {
     }
     found.extend(all.iter().flat_map(text::check_source));
     found.extend(all.iter().flat_map(connections::check_connections));
+    found.extend(words::check_words(&all, &words::RETIRED));
     found.extend(invariants::check_invariants(&all));
     let read = |name: &str| fs::read_to_string(workspace.root.join(name)).ok();
     found.extend(documents::check_documents(&read, &workspace.packages));

@@ -249,8 +249,8 @@ mod tests {
         require_confined(&scratch().unwrap(), "a scratch database");
     }
 
-    /// What no progress handler can end, since it is one step of SQLite's machine, is bounded by the
-    /// length of a value: what is longer is refused before it is made.
+    /// What no progress handler can end, since it is one step of SQLite's machine, is bounded by
+    /// the length of a value: what is longer is refused before it is made.
     #[test]
     fn one_call_of_a_function_makes_no_endless_value() {
         let connection = scratch().unwrap();

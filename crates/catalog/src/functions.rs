@@ -2,14 +2,16 @@
 //!
 //! | function | result |
 //! |---|---|
-//! | `content(ino or path)`, `content(ino or path, offset, length)` | the bytes of a file; NULL if there is none |
+//! | `content(ino or path)` | the bytes of a file; NULL if there is none |
+//! | `content(ino or path, offset, length)` | some of them |
 //! | `write_content(path, bytes)` | the number of bytes that the file is going to have |
 //! | `path(ino)`, `path(ino, store)` | a path of an inode; NULL if it has none |
 //! | `ino(path)` | the number of the inode; NULL if there is none |
 //! | `larder_time()` | the present, nanoseconds since 1970 |
 //! | `files(pattern)` | a table, see `files_table` |
-//! | `content_as_of(moment, ino or path)`, with offset and length too | the same of a file at a moment |
-//! | `files_as_of(moment)`, `files_as_of(moment, pattern)` | a table: the same at a moment, of all paths without a pattern |
+//! | `content_as_of(moment, ino or path)`, with offset and length too | the same at a moment |
+//! | `files_as_of(moment, pattern)` | a table: the same at a moment |
+//! | `files_as_of(moment)` | of all paths then |
 //!
 //! All may be called by statements only, not by triggers, views, constraints or indexes: every
 //! SQLite has to be able to write the catalog, and most do not have them.

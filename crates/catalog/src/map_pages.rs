@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!  NAME_map: ino 5, page 0  ── reference ──┐
-//!  NAME_map: ino 9, page 0  ── reference ──┼──▶ larder_map_page: the bytes; larder_map_page_use: 2 rows
-//!  larder_history: a map row ─ reference ──┘
+//!  NAME_map: ino 9, page 0  ── reference ──┼─▶ larder_map_page: the bytes
+//!  larder_history: a map row ─ reference ──┘   larder_map_page_use: 2 rows
 //! ```
 //!
 //! A clone has the map of what it was made of. The commit that writes it compares the two pages,

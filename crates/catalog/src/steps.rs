@@ -303,7 +303,8 @@ mod tests {
                 .write(|txn| {
                     let has_more = reclaim(txn, &cuts, 10)?.has_more;
                     let left = "SELECT (SELECT count(*) FROM larder_home WHERE until_seq <= 3) \
-                                + (SELECT count(*) FROM larder_map_page_use WHERE retired_seq <= 3)";
+                                + (SELECT count(*) FROM larder_map_page_use \
+                                   WHERE retired_seq <= 3)";
                     let left = txn.query_row(left, [], |row| row.get(0)).unwrap();
                     Ok((has_more, left, counts(txn, 3)[0]))
                 })

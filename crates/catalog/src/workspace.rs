@@ -8,9 +8,9 @@
 //! workspace changed over into the parent, or lists the *conflicts* and changes nothing.
 //!
 //! ```text
-//!  begin: row with pin, numbers ──▶ copy, prepare ──▶ changes, tracked ──▶ merge ──▶ row and grants gone
-//!                                        ▲ grants, more numbers │ └──▶ conflicts: as before
-//!                                        └──── short visits ────┘ └──▶ abort: row and grants gone
+//!  begin: row with pin, numbers ─▶ copy, prepare ─▶ changes, tracked ─▶ merge ─▶ row, grants gone
+//!                                       ▲ grants, more numbers │ └─▶ conflicts: as before
+//!                                       └──── short visits ────┘ └─▶ abort: row and grants gone
 //! ```
 //!
 //! # Invariants

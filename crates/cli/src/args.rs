@@ -532,7 +532,7 @@ pub(crate) struct StatsArgs {
     pub(crate) count: Option<u64>,
 }
 
-/// Show who has a database open, what room it has, and what waits for a decision
+/// Show who has a database open, what space it has, and what waits for a decision
 #[derive(Debug, Args)]
 #[command(
     after_help = "What is not as it should be stands in lines 'degraded'. It reads the state, and \

@@ -72,7 +72,7 @@ pub(crate) fn expose(
         ),
         (
             "larder_reserved_bytes",
-            "Space promised to writes",
+            "Space reserved for writes",
             gauges.reserved_bytes,
         ),
         (
@@ -175,7 +175,7 @@ pub(crate) fn expose(
     out.family(
         family,
         "gauge",
-        "Of those, content in memory: the host has no room to keep it",
+        "Of those, content in memory: the host has no space to keep it",
     );
     out.sample(family, "", gauges.refused_held_count);
     out.family("larder_storage_age", "gauge", "Bytes gone per byte live");

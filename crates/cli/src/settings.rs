@@ -388,8 +388,9 @@ mod tests {
 
     #[test]
     fn a_list_is_read_as_it_was_written() {
-        let full = "ro,allow_other,suid,dev,noexec,nodiratime,idmap,strictatime,uid=5,gid=6,umask=22,fmask=133,dmask=22,\
-                    map_uid=1:2:3,map_uid=9:9:1,map_gid=0:7:1,threads=4,locks=local,cache_ttl=1500ms,\
+        let full = "ro,allow_other,suid,dev,noexec,nodiratime,idmap,strictatime,uid=5,gid=6,\
+                    umask=22,fmask=133,dmask=22,map_uid=1:2:3,map_uid=9:9:1,map_gid=0:7:1,\
+                    threads=4,locks=local,cache_ttl=1500ms,\
                     metrics=[::1]:9,log=debug,asof=2026-11-20T10:00:00Z,history=off";
         let settings = read(full).unwrap();
         assert_eq!(settings.to_list(), full, "CLI-16");
@@ -416,8 +417,8 @@ mod tests {
 
     #[test]
     fn what_mount_passes_on_is_understood() {
-        let passed = "rw,nosuid,nodev,noexec,relatime,_netdev,nofail,noauto,user=joe,x-systemd.automount,\
-                      x-gvfs-show,comment=mine,defaults";
+        let passed = "rw,nosuid,nodev,noexec,relatime,_netdev,nofail,noauto,user=joe,\
+                      x-systemd.automount,x-gvfs-show,comment=mine,defaults";
         let settings = read(passed).unwrap();
         assert_eq!(
             settings,

@@ -1,4 +1,4 @@
-//! `larder status`: who has a database open, what room it has, and what waits for somebody.
+//! `larder status`: who has a database open, what space it has, and what waits for somebody.
 
 use crate::args::StatusArgs;
 use crate::databases::with_database;

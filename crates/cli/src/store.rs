@@ -21,10 +21,13 @@ pub(crate) fn init(args: &InitArgs, out: &mut Output) -> Result<()> {
             "retention_ns": args.retention.unwrap_or(RETENTION_NS_DEFAULT),
         }));
     }
-    let room = args
+    let capacity = args
         .capacity
         .map_or("what the filesystem has".into(), show_size);
-    out.line(&format!("created {} (capacity: {room})", args.db.display()))
+    out.line(&format!(
+        "created {} (capacity: {capacity})",
+        args.db.display()
+    ))
 }
 
 /// Creates an empty database that belongs to the user of this process.

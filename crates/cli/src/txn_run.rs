@@ -1,8 +1,8 @@
 //! `larder txn run`: a program in a private mount namespace, in which a mount shows its own view.
 //!
 //! ```text
-//!  namespace ──▶ begin ──▶ mount ──▶ CMD ──exit 0──▶ end the rest ──▶ unmount ──▶ commit ──▶ exit 0 or 1
-//!                                     └── else, or a signal ──▶ end the rest ──▶ unmount ──▶ abort ──▶ its code
+//!  namespace ─▶ begin ─▶ mount ─▶ CMD ─exit 0─▶ end the rest ─▶ unmount ─▶ commit ─▶ exit 0 or 1
+//!                                  └ else, signal ─▶ end the rest ─▶ unmount ─▶ abort ─▶ its code
 //! ```
 //!
 //! This process serves the mount. It enters the namespace while it has one thread: that is a rule

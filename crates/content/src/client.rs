@@ -8,9 +8,11 @@
 //! is committed.
 //!
 //! ```text
-//!  a statement begins ─▶ what waits is written ─▶ the writer lock, if it may write ─▶ SQLite's lock, the statement
+//!  a statement begins ─▶ what waits is written ─▶ the writer lock, if it may write
+//!                     ─▶ SQLite's lock, the statement
 //!  write_content      ─▶ it waits; the transaction is enlisted
-//!  COMMIT             ─▶ what waits is written; or the commit is refused ─▶ the writer lock is given back
+//!  COMMIT             ─▶ what waits is written; or the commit is refused
+//!                     ─▶ the writer lock is given back
 //!  ROLLBACK, ROLLBACK TO ─▶ what waits is forgotten; SQLite takes back the rows
 //! ```
 //!

@@ -11,7 +11,7 @@
 //! none.
 
 use crate::database::Database;
-use crate::history::{Carrier, ColumnsPair, Giving, give_columns};
+use crate::history::{ColumnsPair, Giving, Materializer, give_columns};
 use crate::transaction::{Transaction, TransactionOptions};
 use crate::types::{Attr, NodeId};
 use larder_object::format::{FileKind, Ino, Name, StoreId};
@@ -144,8 +144,8 @@ impl Transaction {
         let mut cloner = Cloner {
             source,
             view,
-            carrier: Carrier::new(source, view),
-            homes: HashMap::new(),
+            materializer: Materializer::new(source, view),
+            linked: HashMap::new(),
             made: Vec::new(),
             report: CloneReport::default(),
         };
@@ -164,7 +164,7 @@ impl Transaction {
             give_columns(self, source, &pairs, &cloner.made, Giving::Cloned)
                 .map_err(|error| error.context("--no-columns leaves them out"))?;
         }
-        cloner.report.copied_bytes = cloner.carrier.copied_bytes();
+        cloner.report.copied_bytes = cloner.materializer.copied_bytes();
         Ok(cloner.report)
     }
 }
@@ -187,9 +187,9 @@ impl Database {
 struct Cloner<'d> {
     source: &'d Database,
     view: &'d Database,
-    carrier: Carrier<'d>,
+    materializer: Materializer<'d>,
     /// What files with several names became.
-    homes: HashMap<NodeId, NodeId>,
+    linked: HashMap<NodeId, NodeId>,
     /// All files, and what they became.
     made: Vec<(NodeId, NodeId)>,
     report: CloneReport,
@@ -256,18 +256,18 @@ impl Cloner<'_> {
         }
         // Last, and the inner ones first: what was made in a directory has moved its times.
         for (node, was) in filled.iter().rev() {
-            self.carrier.set_attributes(was, *node)?;
+            self.materializer.set_attributes(was, *node)?;
         }
         Ok(())
     }
 
     fn make(&mut self, parent: NodeId, name: &Name, was: &Attr) -> Result<NodeId> {
         let is_linked = was.kind != FileKind::Directory && was.nlink > 1;
-        if let Some(home) = self.homes.get(&was.node).filter(|_| is_linked) {
+        if let Some(made) = self.linked.get(&was.node).filter(|_| is_linked) {
             self.report.other_count += 1;
-            return Ok(self.view.link(*home, parent, name)?.node);
+            return Ok(self.view.link(*made, parent, name)?.node);
         }
-        let node = self.carrier.make(parent, name, was)?;
+        let node = self.materializer.make(parent, name, was)?;
         self.made.push((was.node, node));
         match was.kind {
             FileKind::File => {
@@ -278,10 +278,10 @@ impl Cloner<'_> {
             _ => self.report.other_count += 1,
         }
         if is_linked {
-            self.homes.insert(was.node, node);
+            self.linked.insert(was.node, node);
         }
         if was.kind != FileKind::Directory {
-            self.carrier.set_attributes(was, node)?;
+            self.materializer.set_attributes(was, node)?;
         }
         Ok(node)
     }

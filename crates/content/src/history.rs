@@ -38,7 +38,7 @@ mod undo;
 pub(crate) use columns::{ColumnsPair, Giving, give_columns};
 pub use diff::{DiffChange, DiffEvent, DiffReport, diff};
 pub use log::{LogChange, LogCommit, LogEvent};
-pub(crate) use materialize::Carrier;
+pub(crate) use materialize::Materializer;
 pub use restored::{RestoreAction, RestoreOptions, RestoreReport, RestoreStep};
 pub use rollback::RollbackReport;
 pub use rows::{RestoreRows, RowsReport};

@@ -26,6 +26,7 @@
 
 mod acl;
 mod active_transaction;
+mod as_of;
 mod attributes;
 mod changes;
 mod client;
@@ -44,7 +45,6 @@ mod inode_flags;
 mod listing;
 mod long;
 mod maintenance;
-mod past;
 mod path;
 mod provider;
 mod readonly;
@@ -61,6 +61,7 @@ mod types;
 mod walk;
 mod xattr;
 
+pub use as_of::parse_moment;
 pub use changes::Changes;
 pub use client::attach_client;
 pub use clone::{CloneOptions, CloneReport};
@@ -90,7 +91,6 @@ pub use larder_object::{
 };
 pub use larder_object::{Trust, find_damage, utc};
 pub use long::{LongTransaction, abort_long, begin_detached, commit_long, list_long};
-pub use past::parse_moment;
 pub use path::split_path;
 pub use provider::{FileContent, FileHandle, ProviderContext, ProviderFactory, StoreProvider};
 pub use retention::{KeepPolicy, Pruned};

@@ -130,12 +130,12 @@ impl Database {
     }
 
     /// Sets how long the past of one store stays, for all sessions at once; `None`: as long as that
-    /// of the database. Its history begins at its own horizon: a look at an older moment is refused
-    /// with that time. What other stores keep is not touched. 0: only what snapshots show, and the
-    /// last 5 s. What belongs to no store, rows of tracked tables and the times of commits, stays
-    /// as long as the longest retention. Errors: [`ErrorKind::NotFound`]: no such store;
-    /// [`ErrorKind::InvalidInput`] for one that shows another store, and where no history is kept
-    /// afterwards while a snapshot needs it.
+    /// of the database. Its history begins at its own retention horizon: a look at an older moment
+    /// is refused with that time. What other stores keep is not touched. 0: only what snapshots
+    /// show, and the last 5 s. What belongs to no store, rows of tracked tables and the times of
+    /// commits, stays as long as the longest retention. Errors: [`ErrorKind::NotFound`]: no such
+    /// store; [`ErrorKind::InvalidInput`] for one that shows another store, and where no history is
+    /// kept afterwards while a snapshot needs it.
     pub fn set_store_retention(&self, store: &str, retention: Option<Retention>) -> Result<()> {
         let store = self.find_store(store)?;
         self.whole()?.set_store_retention(store, retention)

@@ -8,7 +8,7 @@
 //!
 //! ```text
 //!  alone ──BEGIN, SAVEPOINT──▶ in a transaction ──COMMIT, ROLLBACK, RELEASE of the first──▶ alone
-//!    │                                └── it is lost: conflict, too long, ROLLBACK by a constraint ──▶ alone
+//!    │                                └── lost: conflict, too long, ROLLBACK by a rule ──▶ alone
 //!    └── with functions about files: a transaction of its own ──▶ alone
 //! ```
 //!

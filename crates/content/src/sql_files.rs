@@ -4,17 +4,17 @@
 //! the statement reads. Writing waits until the statement has ended, since it must not change what
 //! the statement still reads; then it is a `put` for each file (`CONTENT-8`).
 
-mod past;
+mod as_of;
 
 use crate::active_transaction::lock;
 use crate::database::{Database, Shared};
 use crate::stores::{MountedStore, Stores};
 use crate::types::NodeId;
+use as_of::Pasts;
 use larder_object::format::{FileKind, Ino, Name, StoreId};
 use larder_object::{
     Error, ErrorKind, FileRow, FileRows, Result, SqlFile, SqlFiles, SqlMoment, VALUE_BYTES_MAX,
 };
-use past::Pasts;
 use std::sync::{Arc, Mutex, OnceLock};
 
 /// Bytes of content that one statement may write: they are in memory until it ends.

@@ -3,8 +3,8 @@
 
 mod known;
 
+use crate::as_of::parse_moment;
 use crate::database::{Database, Shown};
-use crate::past::parse_moment;
 use crate::provider::{ProviderFactory, StoreProvider};
 use crate::readonly::AS_OF;
 use crate::types::{Caller, NodeId};

@@ -102,7 +102,7 @@ impl Database {
         }
         let engine = self.shared.shown.engine()?;
         if let Err(error) = engine.expire_early_if_missed(options.is_immediate) {
-            tracing::warn!("no room is made for transactions: {error}"); // It may need none.
+            tracing::warn!("no space is made for transactions: {error}"); // It may need none.
         }
         self.look_into_snapshots();
         // First a place, then the engine: the last one to have it has just given back one that

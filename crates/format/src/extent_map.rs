@@ -354,7 +354,10 @@ mod tests {
     proptest! {
         #[test]
         fn a_page_behaves_like_an_array(
-            ops in prop::collection::vec((any::<bool>(), 0..2048u64, 1..300u64, 0..3u32, 0..5000u64), 1..40)
+            ops in prop::collection::vec(
+                (any::<bool>(), 0..2048u64, 1..300u64, 0..3u32, 0..5000u64),
+                1..40,
+            )
         ) {
             let mut page = MapPage::default();
             let mut model: Vec<Option<(u32, u64, u32)>> = vec![None; MAP_PAGE_BLOCKS as usize];
@@ -375,7 +378,8 @@ mod tests {
                 prop_assert_eq!(&flatten(&page), &model);
                 prop_assert_eq!(MapPage::decode(&page.encode()), Ok(page.clone()), "FORMAT-3");
                 for probe in [logical, logical + count - 1, 0, 2047] {
-                    prop_assert_eq!(page.find_run(probe).is_some(), model[probe as usize].is_some());
+                    let is_mapped = model[probe as usize].is_some();
+                    prop_assert_eq!(page.find_run(probe).is_some(), is_mapped);
                 }
             }
         }
@@ -403,7 +407,11 @@ mod tests {
         }
 
         #[test]
-        fn a_reference_is_no_page(number in any::<u64>(), at in 0..MAP_REFERENCE_BYTES, bit in 0u8..8) {
+        fn a_reference_is_no_page(
+            number in any::<u64>(),
+            at in 0..MAP_REFERENCE_BYTES,
+            bit in 0u8..8,
+        ) {
             let mut bytes = MapReference(number).encode();
             prop_assert_eq!(MapReference::decode(&bytes), Ok(MapReference(number)), "FORMAT-3");
             let missing = MapPage::decode(&bytes).unwrap_err().to_string();

@@ -187,7 +187,10 @@ mod tests {
         #[test]
         fn pages_come_back(
             level in 0..9u8,
-            entries in prop::collection::vec((0..1u64 << 40, 1..1u64 << 50), 0..=PIECE_PAGE_ENTRIES_MAX)
+            entries in prop::collection::vec(
+                (0..1u64 << 40, 1..1u64 << 50),
+                0..=PIECE_PAGE_ENTRIES_MAX,
+            )
         ) {
             let page = page(level, &entries);
             prop_assert_eq!(page.len_bytes(), entries.iter().map(|entry| entry.1).sum::<u64>());
@@ -209,7 +212,8 @@ mod tests {
                 bytes[0] = VERSION;
                 bytes[4..8].fill(0);
                 let split = bytes.len() - 4;
-                bytes[2..4].copy_from_slice(&((split.saturating_sub(HEAD_BYTES) / ENTRY_BYTES) as u16).to_le_bytes());
+                let entry_count = split.saturating_sub(HEAD_BYTES) / ENTRY_BYTES;
+                bytes[2..4].copy_from_slice(&(entry_count as u16).to_le_bytes());
                 let sum = crc32c(&bytes[..split]).to_le_bytes();
                 bytes[split..].copy_from_slice(&sum);
             }

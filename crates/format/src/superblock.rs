@@ -580,13 +580,23 @@ mod tests {
             generation: u64, database_id: [u8; 16], segment: u32,
             block_count in 0..=BLOCK_COUNT_MAX, created_ns: i64
         ) {
-            let superblock =
-                Superblock { generation, database_id, segment: SegmentIndex(segment), block_count, created_ns };
-            prop_assert_eq!(verify(superblock.copy_index(), &superblock.encode()), Ok(superblock), "FORMAT-3");
+            let superblock = Superblock {
+                generation,
+                database_id,
+                segment: SegmentIndex(segment),
+                block_count,
+                created_ns,
+            };
+            let read = verify(superblock.copy_index(), &superblock.encode());
+            prop_assert_eq!(read, Ok(superblock), "FORMAT-3");
         }
 
         #[test]
-        fn garbage_never_panics(noise in prop::collection::vec(any::<u8>(), 80), copy in 0..2usize, sealed: bool) {
+        fn garbage_never_panics(
+            noise in prop::collection::vec(any::<u8>(), 80),
+            copy in 0..2usize,
+            sealed: bool,
+        ) {
             let mut raw = [0; SUPERBLOCK_BYTES];
             raw[..noise.len()].copy_from_slice(&noise);
             if sealed {

@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_aligned_and_end_where_there_is_no_room() {
+    fn lines_are_aligned_and_end_where_the_buffer_does() {
         let mut bytes = [0xff; 1024];
         let mut reply = ReplyBuffer::new(&mut bytes);
         let mut listing = DirectoryReply::new(&mut reply, 72);

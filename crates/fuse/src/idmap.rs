@@ -339,7 +339,9 @@ mod tests {
             // The model: a list of pairs.
             let pairs: Vec<(u32, u32)> = list
                 .iter()
-                .flat_map(|&(host, database, count)| (0..count).map(move |n| (host + n, database + n)))
+                .flat_map(|&(host, database, count)| {
+                    (0..count).map(move |n| (host + n, database + n))
+                })
                 .collect();
             let unique = |side: fn(&(u32, u32)) -> u32| {
                 let set: std::collections::HashSet<u32> = pairs.iter().map(side).collect();

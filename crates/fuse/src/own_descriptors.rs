@@ -47,7 +47,7 @@ mod tests {
     use std::sync::mpsc::channel;
 
     #[test]
-    fn a_thread_apart_keeps_no_lock_alive() {
+    fn a_thread_with_descriptors_of_its_own_keeps_no_lock_alive() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("lock");
         let (lock, other) = (File::create(&path).unwrap(), File::open(&path).unwrap());
@@ -58,7 +58,7 @@ mod tests {
         let fd = lock.as_raw_fd();
         std::thread::scope(|scope| {
             let kept = &kept;
-            let apart = scope.spawn(move || {
+            let waiter = scope.spawn(move || {
                 leave_descriptors(Some(kept.as_fd())).unwrap();
                 ready.send(()).unwrap();
                 may_go.recv().unwrap();
@@ -72,11 +72,11 @@ mod tests {
             drop(lock);
             // A program that another test starts may have it between fork and exec.
             while other.try_lock().is_err() {
-                assert!(!apart.is_finished());
+                assert!(!waiter.is_finished());
                 std::thread::yield_now();
             }
             go.send(()).unwrap();
-            assert_eq!(apart.join().unwrap(), (false, true), "FUSE-12");
+            assert_eq!(waiter.join().unwrap(), (false, true), "FUSE-12");
         });
     }
 }

@@ -11,9 +11,10 @@
 //! # Why no page is stale and nothing is lost
 //! The kernel drops the pages of a direct write's range before it sends the write, but fills may
 //! come behind that. So a direct write is *applied* while no fill or writeback is served (the
-//! gate), and then the kernel drops the pages of the range once more, before the reply. (With
-//! `O_DIRECT` it does that by itself, but not when the write was asked for asynchronously.) From
-//! the applying until they are dropped, the range is a *window*, with two kinds of pages:
+//! lock of the windows), and then the kernel drops the pages of the range once more, before the
+//! reply. (With `O_DIRECT` it does that by itself, but not when the write was asked for
+//! asynchronously.) From the applying until they are dropped, the range is a *window*, with two
+//! kinds of pages:
 //!
 //! * *Old* ones were filled before the applying. A writeback of one is left out where it meets the
 //!   window: what it has there was stored, if at all, before the write was finished, and the write
@@ -28,7 +29,7 @@
 //! the kernel has dropped another range.
 //!
 //! # Waiting
-//! Dropping pages waits for fills and writebacks under way. The gate is open then, and the worker
+//! Dropping pages waits for fills and writebacks under way. The lock is free then, and the worker
 //! that waits takes no slot ([`larder_fuse_protocol::Call::away`]), so that they are served,
 //! however many wait.
 //!
@@ -60,14 +61,14 @@ struct Open {
     /// Those of them that were opened with `O_DIRECT`, and so hardly fill anything.
     passing_count: u64,
     direct_count: u64,
-    meeting: Arc<Meeting>,
+    coherence: Arc<PageCoherence>,
 }
 
 /// Where direct writes, fills and writebacks of one node meet.
 #[derive(Debug, Default)]
-struct Meeting {
-    /// The windows. Held by fills and writebacks together, by an applying alone.
-    gate: RwLock<Vec<Arc<Window>>>,
+struct PageCoherence {
+    /// The windows. Shared by fills and writebacks, exclusive to an applying.
+    windows: RwLock<Vec<Arc<Window>>>,
     /// Fills served, or being served.
     fills: AtomicU64,
     /// So many there were when all pages were dropped.
@@ -89,7 +90,7 @@ pub(crate) struct Way {
     is_direct: bool,
     /// It was opened with `O_DIRECT`.
     is_passing: bool,
-    meeting: Arc<Meeting>,
+    coherence: Arc<PageCoherence>,
 }
 
 impl Way {
@@ -108,7 +109,7 @@ impl Way {
 
     /// Serves a page read of `range`.
     pub(crate) fn page_read<T>(&self, range: Range<u64>, serve: impl FnOnce() -> T) -> T {
-        self.meeting.fill(range, serve)
+        self.coherence.fill(range, serve)
     }
 
     /// Serves a writeback of `range` by calling `write` with what is to be written of it.
@@ -117,7 +118,7 @@ impl Way {
         range: Range<u64>,
         mut write: impl FnMut(Range<u64>) -> Result<(), Errno>,
     ) -> Result<(), Errno> {
-        let windows = self.meeting.read();
+        let windows = self.coherence.read();
         let mut parts = vec![range];
         for window in windows.iter() {
             for old in window.old_parts() {
@@ -146,7 +147,7 @@ impl Streams {
             node,
             is_direct,
             is_passing,
-            meeting: open.meeting.clone(),
+            coherence: open.coherence.clone(),
         }
     }
 
@@ -178,16 +179,16 @@ impl Streams {
         apply: impl FnOnce() -> Result<u64, Errno>,
         drop_pages: impl FnOnce(u64, u64) -> Result<(), Errno>,
     ) -> Result<u64, Errno> {
-        let meeting = &way.meeting;
+        let coherence = &way.coherence;
         if !way.is_direct && !passes_by {
             // What is left of its first and last page is filled by page reads, if at all.
-            return meeting.fill(whole_pages(&range), apply);
+            return coherence.fill(whole_pages(&range), apply);
         }
         let (at, fills, window) = {
-            let mut windows = meeting.write();
+            let mut windows = coherence.write();
             let at = apply()?;
-            let fills = meeting.fills.load(Ordering::SeqCst);
-            if at == range.start && fills == meeting.dropped_fills.load(Ordering::SeqCst) {
+            let fills = coherence.fills.load(Ordering::SeqCst);
+            if at == range.start && fills == coherence.dropped_fills.load(Ordering::SeqCst) {
                 return Ok(at); // FUSE-8: there is no old page
             }
             let window = Arc::new(Window::new(at..at + (range.end - range.start)));
@@ -200,10 +201,12 @@ impl Streams {
             true => drop_pages(0, 0),
             false => drop_pages(at, range.end - range.start),
         };
-        meeting.write().retain(|other| !Arc::ptr_eq(other, &window));
+        coherence
+            .write()
+            .retain(|other| !Arc::ptr_eq(other, &window));
         dropped?;
         if drops_all {
-            (meeting.dropped_fills).fetch_max(fills, Ordering::SeqCst);
+            (coherence.dropped_fills).fetch_max(fills, Ordering::SeqCst);
         }
         Ok(at)
     }
@@ -219,7 +222,7 @@ impl Streams {
     }
 }
 
-impl Meeting {
+impl PageCoherence {
     fn fill<T>(&self, range: Range<u64>, serve: impl FnOnce() -> T) -> T {
         let windows = self.read();
         self.fills.fetch_add(1, Ordering::SeqCst);
@@ -229,11 +232,11 @@ impl Meeting {
     }
 
     fn read(&self) -> RwLockReadGuard<'_, Vec<Arc<Window>>> {
-        self.gate.read().unwrap_or_else(PoisonError::into_inner)
+        self.windows.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn write(&self) -> RwLockWriteGuard<'_, Vec<Arc<Window>>> {
-        self.gate.write().unwrap_or_else(PoisonError::into_inner)
+        self.windows.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

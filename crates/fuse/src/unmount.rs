@@ -195,11 +195,11 @@ pub fn make_durable(mountpoint: &Path) -> Result<(), Error> {
     // The server itself may ask for it, and be killed while it waits for its own answer
     // (`FUSE-12`).
     let synced = std::thread::scope(|scope| {
-        let apart = || {
+        let waits = || {
             leave_descriptors(None)?;
             sync_root(mountpoint)
         };
-        let thread = std::thread::Builder::new().spawn_scoped(scope, apart)?;
+        let thread = std::thread::Builder::new().spawn_scoped(scope, waits)?;
         let panicked = |_| Err(io::Error::other("the thread that syncs has panicked"));
         thread.join().unwrap_or_else(panicked)
     });

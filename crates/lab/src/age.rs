@@ -48,7 +48,9 @@ mod tests {
         /// Whatever is created, replaced and deleted: the counter is what a list of all that ever
         /// was says.
         #[test]
-        fn age_is_retired_by_live(history in prop::collection::vec((0u8..3, 0u64..20, 1u64..1_000_000), 0..300)) {
+        fn age_is_retired_by_live(
+            history in prop::collection::vec((0u8..3, 0u64..20, 1u64..1_000_000), 0..300),
+        ) {
             let mut age = StorageAge::default();
             let mut live: HashMap<u64, u64> = HashMap::new();
             let mut ever: Vec<u64> = Vec::new();

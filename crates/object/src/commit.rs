@@ -5,7 +5,7 @@
 //! which no change is under way. Groups are committed one after the other, each as a whole.
 //!
 //! ```text
-//!  open ──freeze (freeze barrier closed)──▶ frozen ──write──▶ written ──flush──▶ synced ──catalog──▶ durable
+//!  open ──freeze (barrier closed)──▶ frozen ──write─▶ written ──flush─▶ synced ──catalog─▶ durable
 //!                                    any error from here on: the engine stops (COMMIT-4)
 //! ```
 //!

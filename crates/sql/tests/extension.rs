@@ -47,7 +47,8 @@ fn the_shell_writes_files_in_its_own_transactions() {
     );
     assert_eq!(
         said,
-        "3\nAAA\n3\nBBB\n1\n500000\n1\n5\n2|AAA\n/a|2\n/alone|3\n/c|500000\n/x1|1\n/x2|1\n/a|3\n/x1|1\n/x2|1\n",
+        "3\nAAA\n3\nBBB\n1\n500000\n1\n5\n2|AAA\n/a|2\n/alone|3\n/c|500000\n/x1|1\n/x2|1\n\
+         /a|3\n/x1|1\n/x2|1\n",
         "CLIENT-1, CLIENT-6"
     );
     assert_eq!(place.larder(&["cat", "t.larder:/a"]), "AA");
@@ -121,7 +122,7 @@ fn a_transaction_reads_its_moment_whatever_others_do() {
 }
 
 #[test]
-fn what_has_no_room_is_not_committed() {
+fn what_does_not_fit_is_not_committed() {
     let place = Place::new("full");
     place.larder(&["init", "small.larder", "--capacity", "64M"]);
     let output = place.run(

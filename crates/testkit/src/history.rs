@@ -11,7 +11,7 @@
 //!
 //! | finding | what is wrong |
 //! |---|---|
-//! | `Garbage`, `Order` | a value nobody appended, or twice; two reads that are not prefixes of one list |
+//! | `Garbage`, `Order` | a value nobody appended, or twice; two reads not prefixes of one list |
 //! | `Internal` | a transaction does not see its own appends, or not the same twice |
 //! | `G1a` | a value of an aborted transaction was read |
 //! | `G1b` | a list was read in the middle of another transaction's appends |

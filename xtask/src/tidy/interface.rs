@@ -188,13 +188,15 @@ mod tests {
         let sources = [
             source(
                 ROOT,
-                "mod a;\npub use a::{Door, open_all};\npub use larder_object::{\n    Kind, Look,\n};",
+                "mod a;\npub use a::{Door, open_all};\n\
+                 pub use larder_object::{\n    Kind, Look,\n};",
             ),
             source(
                 "crates/content/src/a.rs",
-                "/// Doc.\npub struct Door {\n    /// Doc.\n    pub width: u64,\n    hidden: u8,\n}\n\
-                 impl Door {\n    /// Doc.\n    pub fn open(\n        &self,\n        far: bool,\n    \
-                 ) -> Result<()> {\n        let width = 1;\n    }\n    fn own(&self) {}\n}\n\
+                "/// Doc.\npub struct Door {\n    /// Doc.\n    pub width: u64,\n\
+                 \x20   hidden: u8,\n}\n\
+                 impl Door {\n    /// Doc.\n    pub fn open(\n        &self,\n        far: bool,\n\
+                 \x20   ) -> Result<()> {\n        let width = 1;\n    }\n    fn own(&self) {}\n}\n\
                  impl Drop for Door {\n    fn drop(&mut self) {}\n}\n\
                  pub fn open_all() {}\npub fn not_exported() {}\n\
                  #[cfg(test)]\nmod tests {\n    pub struct Kind;\n}\n",

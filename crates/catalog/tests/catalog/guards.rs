@@ -335,7 +335,11 @@ fn user_columns_go_both_ways() {
     catalog.commit(&new_file(2, "f")).unwrap();
     let other = plain(dir.path());
     other
-        .execute_batch("ALTER TABLE main ADD COLUMN rating INTEGER; ALTER TABLE main ADD COLUMN \"odd \"\"name\"; ALTER TABLE main ADD COLUMN twice AS (rating * 2)")
+        .execute_batch(
+            "ALTER TABLE main ADD COLUMN rating INTEGER; \
+             ALTER TABLE main ADD COLUMN \"odd \"\"name\"; \
+             ALTER TABLE main ADD COLUMN twice AS (rating * 2)",
+        )
         .unwrap();
     assert_eq!(
         catalog.user_columns(MAIN).unwrap(),
@@ -442,7 +446,10 @@ fn users_triggers_and_foreign_keys_take_part() {
     };
     let refused = catalog.commit(&gone).unwrap_err();
     assert!(
-        matches!(&refused, CatalogError::Constraint { constraint, .. } if constraint.contains("FOREIGN KEY")),
+        matches!(
+            &refused,
+            CatalogError::Constraint { constraint, .. } if constraint.contains("FOREIGN KEY")
+        ),
         "{refused}"
     );
     assert!(catalog.inode(MAIN, Ino(2)).unwrap().is_some(), "CATALOG-2");

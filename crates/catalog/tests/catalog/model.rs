@@ -391,7 +391,11 @@ fn compare(catalog: &Catalog, model: &Model) -> Result<(), TestCaseError> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 24, max_shrink_iters: 0, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 24,
+        max_shrink_iters: 0,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn the_catalog_behaves_like_maps(seed: [u8; 32]) {

@@ -124,7 +124,7 @@ impl Figures {
     }
 }
 
-/// `sql` with the gate open.
+/// `sql` with the guard switch open.
 fn behind_the_guards(owner: &Connection, sql: &str) {
     owner
         .execute_batch(&format!(
@@ -228,7 +228,7 @@ fn code_on_system_tables_is_refused_by_name() {
     figures.assert_bounded();
 }
 
-/// A trigger of the user's on a file's row ran behind the open gate.
+/// A trigger of the user's on a file's row ran behind the open guard switch.
 #[test]
 fn a_trigger_changes_nothing_that_only_larder_may() {
     let place = full();

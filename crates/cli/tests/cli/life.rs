@@ -152,7 +152,8 @@ fn an_ordinary_user_mounts_and_cleans_up() {
         [ $code = 1 ]; grep -q "; mount at a directory of your own" said
         # fstab's `user`.
         mount "$D/own/tab"
-        [ "$(cat tab/f)" = mine ]; grep "$D/own/tab fuse.larder" /proc/self/mounts | grep -q nosuid,nodev,noexec
+        [ "$(cat tab/f)" = mine ]
+        grep "$D/own/tab fuse.larder" /proc/self/mounts | grep -q nosuid,nodev,noexec
         $L umount tab
         # A reader of the database's directory, too, but for others it is closed.
         $L mount --daemon u.larder m

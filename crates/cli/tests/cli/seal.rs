@@ -73,7 +73,7 @@ fn snapshots_are_sealed_and_verified() {
         "{told}"
     );
 
-    // Somebody changes what was, by SQL that opens the gate.
+    // Somebody changes what was, by SQL that opens the guard switch.
     let tamper = "UPDATE larder_gate SET open = 1; \
                   UPDATE larder_history SET value = CAST('own' AS BLOB) WHERE what = 'content'; \
                   UPDATE larder_gate SET open = 0";

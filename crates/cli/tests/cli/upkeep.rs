@@ -32,7 +32,7 @@ fn fragmented() -> Place {
 }
 
 #[test]
-fn defrag_heals_and_shrink_returns() {
+fn defrag_joins_extents_and_shrink_returns_space() {
     let place = fragmented();
     let before = place.json(&["frag", "a.larder"]);
     assert!(

@@ -45,13 +45,14 @@ impl Giving {
 
 /// Gives files the user's columns that those of the pairs have in `source`: the transaction's own
 /// database, or a moment of it since which they are tracked. What a store has that shows another
-/// one stays there. Where they refer to inodes of files that were made anew, `homes`, they follow
-/// them. Cost: about 50 µs for each store, and a few lookups per pair where it has such columns.
+/// one stays there. Where they refer to inodes of files that were made anew, `recreated`, they
+/// follow them. Cost: about 50 µs for each store, and a few lookups per pair where it has such
+/// columns.
 pub(crate) fn give_columns(
     transaction: &Transaction,
     source: &Database,
     pairs: &[ColumnsPair],
-    homes: &[(NodeId, NodeId)],
+    recreated: &[(NodeId, NodeId)],
     how: Giving,
 ) -> Result<Vec<RowsReport>> {
     let mut stores: BTreeMap<StoreId, Vec<ColumnsPair>> = BTreeMap::new();
@@ -81,7 +82,7 @@ pub(crate) fn give_columns(
         };
         let mut updated_count = 0;
         let moved: Vec<SqlValue> = (columns.inodes.iter())
-            .map(|(_, table)| SqlValue::Text(moved_json(&transaction.moved(table, homes))))
+            .map(|(_, table)| SqlValue::Text(moved_json(&transaction.moved(table, recreated))))
             .collect();
         let with_moved = |pairs: SqlValue| [&[pairs][..], &moved[..]].concat();
         for (pairs, without) in [(back, &[][..]), (copies, &columns.unique_columns[..])] {

@@ -113,7 +113,7 @@ impl<'d, 'r, 'c> Comparison<'d, 'r, 'c> {
         visit: &mut dyn FnMut(Pair) -> Result<()>,
     ) -> Result<()> {
         let mut stack = Vec::new();
-        self.meet(Vec::new(), roots, &mut stack, visit)?;
+        self.match_name(Vec::new(), roots, &mut stack, visit)?;
         while let Some((path, a, b)) = stack.pop() {
             let mut entries: BTreeMap<Name, (Option<Attr>, Option<Attr>)> = BTreeMap::new();
             let meant = |found: Vec<(Name, Attr)>| {
@@ -129,14 +129,14 @@ impl<'d, 'r, 'c> Comparison<'d, 'r, 'c> {
             let waiting = stack.len();
             for (name, found) in entries {
                 let below = [&path, &b"/"[..], name.as_bytes()].concat();
-                self.meet(below, found, &mut stack, visit)?;
+                self.match_name(below, found, &mut stack, visit)?;
             }
             stack[waiting..].reverse();
         }
         Ok(())
     }
 
-    fn meet(
+    fn match_name(
         &mut self,
         path: Vec<u8>,
         (a, b): (Option<Attr>, Option<Attr>),

@@ -1,10 +1,10 @@
-//! Meeting what was with what is, name by name, for a restore: by path, but that what still is the
+//! Matching what was with what is, name by name, for a restore: by path, but that what still is the
 //! same inode and lies elsewhere *comes* from there (`CONTENT-12`).
 //!
 //! ```text
-//!  was: /a (1)  /b (2)  /d (3)  /d/f (4)         is: /a (2)  /b (1)  /e (3)  /e/f (4)
-//!  met: /a: 1 comes from /b    /b: 2 comes from /a    /d: 3 comes from /e
-//!       /d/f: 4 is in 3 already
+//!  was:     /a (1)  /b (2)  /d (3)  /d/f (4)         is: /a (2)  /b (1)  /e (3)  /e/f (4)
+//!  matched: /a: 1 comes from /b    /b: 2 comes from /a    /d: 3 comes from /e
+//!           /d/f: 4 is in 3 already
 //! ```
 //!
 //! A name can be left only if what has it may go: it was another's, or the restore is exact.
@@ -24,7 +24,7 @@ const NOW: CommitSeq = CommitSeq(i64::MAX as u64);
 
 /// Where something lies now.
 #[derive(Debug, Clone)]
-pub(crate) struct Lies {
+pub(crate) struct Location {
     pub(crate) parent: NodeId,
     pub(crate) name: Name,
     /// Below the root.
@@ -33,21 +33,21 @@ pub(crate) struct Lies {
 
 /// What was at a name, and what is.
 #[derive(Debug)]
-pub(crate) struct Met {
+pub(crate) struct MatchedName {
     /// Below the root, as it was: empty, or with a slash in front.
     pub(crate) path: Vec<u8>,
     pub(crate) was: Option<Attr>,
     /// What has the name now, unless it comes elsewhere.
     pub(crate) is: Option<Attr>,
     /// Where that lies; the root lies in nothing.
-    pub(crate) place: Option<Lies>,
+    pub(crate) place: Option<Location>,
     /// The inode that `was` is still, and where it lies now.
-    pub(crate) comes: Option<(Attr, Lies)>,
+    pub(crate) comes: Option<(Attr, Location)>,
     /// In what `was` differs from what comes, or else from what is.
     pub(crate) differs: Differs,
 }
 
-/// Directories that are met, and wait for what is in them.
+/// Directories that are matched, and wait for what is in them.
 struct Below {
     path: Vec<u8>,
     /// The path of `is` now.
@@ -71,8 +71,8 @@ struct Trees<'r, 'c> {
     is: Tree<'r, 'c>,
 }
 
-/// A meeting under way.
-pub(crate) struct Meeting<'m, 'd, 'r, 'c> {
+/// A matching under way.
+pub(crate) struct InodeMatching<'m, 'd, 'r, 'c> {
     past: &'m Database,
     view: &'m Database,
     comparison: &'m mut Comparison<'d, 'r, 'c>,
@@ -80,26 +80,26 @@ pub(crate) struct Meeting<'m, 'd, 'r, 'c> {
     /// In which directories are looked for; `None`: none comes.
     trees: Option<Trees<'r, 'c>>,
     /// Where directories lie now that were in the tree, and are in it.
-    known: HashMap<NodeId, Option<Lies>>,
-    met: Vec<Met>,
+    known: HashMap<NodeId, Option<Location>>,
+    matched: Vec<MatchedName>,
     stack: Vec<Below>,
 }
 
-impl<'m, 'd, 'r, 'c> Meeting<'m, 'd, 'r, 'c> {
+impl<'m, 'd, 'r, 'c> InodeMatching<'m, 'd, 'r, 'c> {
     /// Between the moment that `past` shows and `view`, the present.
     pub(crate) fn new(
         (past, view): (&'m Database, &'m Database),
         comparison: &'m mut Comparison<'d, 'r, 'c>,
         is_exact: bool,
-    ) -> Meeting<'m, 'd, 'r, 'c> {
-        Meeting {
+    ) -> InodeMatching<'m, 'd, 'r, 'c> {
+        InodeMatching {
             past,
             view,
             comparison,
             is_exact,
             trees: None,
             known: HashMap::new(),
-            met: Vec::new(),
+            matched: Vec::new(),
             stack: Vec::new(),
         }
     }
@@ -108,14 +108,14 @@ impl<'m, 'd, 'r, 'c> Meeting<'m, 'd, 'r, 'c> {
     pub(crate) fn walk(
         mut self,
         (was, is): (Attr, Option<Attr>),
-        see: &mut dyn FnMut(&Met),
-    ) -> Result<Vec<Met>> {
+        see: &mut dyn FnMut(&MatchedName),
+    ) -> Result<Vec<MatchedName>> {
         if self.is_exact
             && let Some(is) = &is
         {
             self.trees = self.find_trees(was.node, is.node)?;
         }
-        self.meet(Vec::new(), None, (Some(was), is), see)?;
+        self.match_name(Vec::new(), None, (Some(was), is), see)?;
         while let Some(below) = self.stack.pop() {
             let mut entries: BTreeMap<Name, (Option<Attr>, Option<Attr>)> = BTreeMap::new();
             for (name, attr) in list(self.past, below.was)? {
@@ -127,39 +127,39 @@ impl<'m, 'd, 'r, 'c> Meeting<'m, 'd, 'r, 'c> {
             let waiting = self.stack.len();
             for (name, found) in entries {
                 let path = [&below.path, &b"/"[..], name.as_bytes()].concat();
-                let place = below.is.map(|parent| Lies {
+                let place = below.is.map(|parent| Location {
                     parent,
                     path: [&below.now, &b"/"[..], name.as_bytes()].concat(),
                     name,
                 });
-                self.meet(path, place, found, see)?;
+                self.match_name(path, place, found, see)?;
             }
             self.stack[waiting..].reverse();
         }
         self.bring_files();
         self.compare()?;
-        Ok(self.met)
+        Ok(self.matched)
     }
 
-    fn meet(
+    fn match_name(
         &mut self,
         path: Vec<u8>,
-        place: Option<Lies>,
+        place: Option<Location>,
         (mut was, mut is): (Option<Attr>, Option<Attr>),
-        see: &mut dyn FnMut(&Met),
+        see: &mut dyn FnMut(&MatchedName),
     ) -> Result<()> {
         let node = |attr: &Option<Attr>| attr.as_ref().map(|attr| attr.node);
         if node(&was) != node(&is) {
             if let Some(found) = is.as_ref().filter(|attr| is_directory(attr))
                 && self.moved(found.node)?.is_some()
             {
-                is = None; // It is met where it was.
+                is = None; // It is matched where it was.
             }
             if let Some(found) = was.as_ref().filter(|attr| is_directory(attr))
                 && let Some(from) = self.moved(found.node)?
             {
                 let attr = self.view.attr(found.node)?;
-                let met = Met {
+                let matched = MatchedName {
                     path: path.clone(),
                     was: was.take(),
                     is: None,
@@ -167,7 +167,7 @@ impl<'m, 'd, 'r, 'c> Meeting<'m, 'd, 'r, 'c> {
                     comes: Some((attr, from)),
                     differs: Differs::default(),
                 };
-                self.add(met, see);
+                self.add(matched, see);
             }
         }
         let differs = match (&was, &is) {
@@ -177,7 +177,7 @@ impl<'m, 'd, 'r, 'c> Meeting<'m, 'd, 'r, 'c> {
             (None, None) => return Ok(()),
             _ => Differs::default(), // Of interest anyway, and maybe something else comes.
         };
-        let met = Met {
+        let matched = MatchedName {
             path,
             was,
             is,
@@ -185,13 +185,13 @@ impl<'m, 'd, 'r, 'c> Meeting<'m, 'd, 'r, 'c> {
             comes: None,
             differs,
         };
-        self.add(met, see);
+        self.add(matched, see);
         Ok(())
     }
 
-    fn add(&mut self, met: Met, see: &mut dyn FnMut(&Met)) {
-        see(&met);
-        let now = match (&met.comes, &met.place) {
+    fn add(&mut self, matched: MatchedName, see: &mut dyn FnMut(&MatchedName)) {
+        see(&matched);
+        let now = match (&matched.comes, &matched.place) {
             (Some((_, from)), _) => from.path.clone(),
             (None, Some(place)) => place.path.clone(),
             (None, None) => Vec::new(),
@@ -200,57 +200,64 @@ impl<'m, 'd, 'r, 'c> Meeting<'m, 'd, 'r, 'c> {
             let attr = attr.filter(|attr| is_directory(attr));
             attr.map(|attr| attr.node)
         };
-        let (was, is) = (directory(met.was.as_ref()), directory(met.becomes()));
+        let (was, is) = (
+            directory(matched.was.as_ref()),
+            directory(matched.becomes()),
+        );
         if was.is_some() || is.is_some() {
             self.stack.push(Below {
-                path: met.path.clone(),
+                path: matched.path.clone(),
                 now,
                 was,
                 is,
             });
         }
-        if met.is_of_interest(self.is_exact) {
-            self.met.push(met);
+        if matched.is_of_interest(self.is_exact) {
+            self.matched.push(matched);
         }
     }
 
     /// Lets files come that lie where they may be taken away.
     fn bring_files(&mut self) {
         let mut free: HashMap<NodeId, VecDeque<usize>> = HashMap::new();
-        for (index, met) in self.met.iter().enumerate() {
-            let was = met.was.as_ref().map(|was| was.node);
-            let is = met.is.as_ref().filter(|is| !is_directory(is));
-            if let Some(is) = is.filter(|is| was != Some(is.node) && met.place.is_some()) {
+        for (index, matched) in self.matched.iter().enumerate() {
+            let was = matched.was.as_ref().map(|was| was.node);
+            let is = matched.is.as_ref().filter(|is| !is_directory(is));
+            if let Some(is) = is.filter(|is| was != Some(is.node) && matched.place.is_some()) {
                 free.entry(is.node).or_default().push_back(index);
             }
         }
         let mut coming: Vec<(usize, usize)> = Vec::new();
-        for (index, met) in self.met.iter().enumerate() {
-            let Some(was) = met.was.as_ref().filter(|was| !is_directory(was)) else {
+        for (index, matched) in self.matched.iter().enumerate() {
+            let Some(was) = matched.was.as_ref().filter(|was| !is_directory(was)) else {
                 continue;
             };
-            let is_there = met.is.as_ref().is_some_and(|is| is.node == was.node);
+            let is_there = matched.is.as_ref().is_some_and(|is| is.node == was.node);
             if !is_there
-                && !met.path.is_empty()
+                && !matched.path.is_empty()
                 && let Some(from) = free.get_mut(&was.node).and_then(VecDeque::pop_front)
             {
                 coming.push((index, from));
             }
         }
         for (to, from) in coming {
-            let found = self.met[from].is.take();
-            self.met[to].comes = found.zip(self.met[from].place.clone());
+            let found = self.matched[from].is.take();
+            self.matched[to].comes = found.zip(self.matched[from].place.clone());
         }
     }
 
     /// Compares what was not compared before.
     fn compare(&mut self) -> Result<()> {
-        for met in &mut self.met {
-            let Some(was) = &met.was else { continue };
-            let is_compared = met.comes.is_none() && is_directory(was);
-            let becomes = met.comes.as_ref().map(|(attr, _)| attr).or(met.is.as_ref());
+        for matched in &mut self.matched {
+            let Some(was) = &matched.was else { continue };
+            let is_compared = matched.comes.is_none() && is_directory(was);
+            let becomes = matched
+                .comes
+                .as_ref()
+                .map(|(attr, _)| attr)
+                .or(matched.is.as_ref());
             if let Some(becomes) = becomes.filter(|_| !is_compared) {
-                met.differs = self.comparison.differences(was, becomes)?;
+                matched.differs = self.comparison.differences(was, becomes)?;
             }
         }
         Ok(())
@@ -266,7 +273,7 @@ impl<'m, 'd, 'r, 'c> Meeting<'m, 'd, 'r, 'c> {
     }
 
     /// Where a directory lies now that was in the tree and is in it; its root does not count.
-    fn moved(&mut self, node: NodeId) -> Result<Option<Lies>> {
+    fn moved(&mut self, node: NodeId) -> Result<Option<Location>> {
         if let Some(known) = self.known.get(&node) {
             return Ok(known.clone());
         }
@@ -310,7 +317,7 @@ impl<'r, 'c> Tree<'r, 'c> {
 }
 
 impl Trees<'_, '_> {
-    fn find(&mut self, node: NodeId) -> Result<Option<Lies>> {
+    fn find(&mut self, node: NodeId) -> Result<Option<Location>> {
         if self.was.below(node)?.is_none() {
             return Ok(None);
         }
@@ -318,7 +325,7 @@ impl Trees<'_, '_> {
             return Ok(None);
         };
         let names = self.reader.names(node.store, node.ino, NOW)?;
-        Ok(names.into_iter().next().map(|(parent, name)| Lies {
+        Ok(names.into_iter().next().map(|(parent, name)| Location {
             parent: NodeId {
                 store: node.store,
                 ino: parent,
@@ -329,7 +336,7 @@ impl Trees<'_, '_> {
     }
 }
 
-impl Met {
+impl MatchedName {
     /// What `was` is going to be, if it is kept.
     pub(crate) fn becomes(&self) -> Option<&Attr> {
         let comes = self.comes.as_ref().map(|(attr, _)| attr);

@@ -10,16 +10,16 @@ use larder_object::format::{FileKind, Name};
 use std::cell::Cell;
 
 /// Carries files from one moment of a database into a transaction on it.
-pub(crate) struct Carrier<'d> {
+pub(crate) struct Materializer<'d> {
     pub(crate) past: &'d Database,
     pub(crate) view: &'d Database,
     /// Content that was copied, and not shared, bytes.
     copied_bytes: Cell<u64>,
 }
 
-impl<'d> Carrier<'d> {
-    pub(crate) fn new(past: &'d Database, view: &'d Database) -> Carrier<'d> {
-        Carrier {
+impl<'d> Materializer<'d> {
+    pub(crate) fn new(past: &'d Database, view: &'d Database) -> Materializer<'d> {
+        Materializer {
             past,
             view,
             copied_bytes: Cell::new(0),

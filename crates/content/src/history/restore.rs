@@ -1,13 +1,13 @@
 //! Bringing back what was: a file or a tree as one transaction (`CONTENT-12`).
 //!
 //! ```text
-//!  meet the past with the present ─▶ decide what is to be done ─▶ do it ─▶ commit
+//!  match the past with the present ─▶ decide what is to be done ─▶ do it ─▶ commit
 //!                                     └── a dry run ends here
 //! ```
 //!
-//! What is still the same inode keeps it, and comes back from where it lies now (`meet`): what
-//! users keep with inodes stays with them. What is gone is made anew; content is shared with the
-//! history where it can be, and copied where not. Another file that has its path now is written
+//! What is still the same inode keeps it, and comes back from where it lies now (`inode_matching`):
+//! what users keep with inodes stays with them. What is gone is made anew; content is shared with
+//! the history where it can be, and copied where not. Another file that has its path now is written
 //! over only if it has no other names than those of the file that was there, else it loses the path
 //! and keeps its content.
 
@@ -15,8 +15,8 @@ use crate::database::Database;
 use crate::history::columns::{ColumnsPair, Giving, give_columns};
 use crate::history::compare::{Comparison, Differs, compare};
 use crate::history::diff::joined;
-use crate::history::inode_matching::{Lies, Meeting, Met};
-use crate::history::materialize::{Carrier, times};
+use crate::history::inode_matching::{InodeMatching, Location, MatchedName};
+use crate::history::materialize::{Materializer, times};
 use crate::history::restored::{RestoreAction, RestoreOptions, RestoreReport, RestoreStep};
 use crate::path::split_path;
 use crate::transaction::{Transaction, TransactionOptions};
@@ -76,24 +76,24 @@ impl Database {
             is_immediate: !options.is_dry,
             writer_lock_max: WRITER_LOCK_MAX,
         })?;
-        let (mut report, mut homes, columns) = match path {
+        let (mut report, mut recreated, columns) = match path {
             Some(path) => transaction.restore_files(past, path, options)?,
             None => Default::default(),
         };
         // A copy beside the original takes no rows from it.
         let is_there = |was: NodeId| transaction.attr(was).is_ok_and(|attr| attr.nlink > 0);
-        homes.retain(|(was, _)| !is_there(*was));
+        recreated.retain(|(was, _)| !is_there(*was));
         let how = (options.is_exact, options.is_dry);
         for rows in &options.rows {
             let done = transaction
-                .restore_rows(past, rows, how, &homes)
+                .restore_rows(past, rows, how, &recreated)
                 .map_err(|error| error.context(format!("table '{}'", rows.table)))?;
             report.rows.push(done);
         }
         if !options.keeps_columns {
             // What they refer to has come back.
             let giving = Giving::restored(options.is_dry);
-            let done = give_columns(&transaction, past, &columns, &homes, giving)
+            let done = give_columns(&transaction, past, &columns, &recreated, giving)
                 .map_err(|error| error.context("--keep-columns leaves them as they are"))?;
             report.rows.extend(done);
         }
@@ -105,7 +105,7 @@ impl Database {
 }
 
 /// Files of the past, and what they are now, where that is another inode.
-type Homes = Vec<(NodeId, NodeId)>;
+type Recreated = Vec<(NodeId, NodeId)>;
 
 impl Transaction {
     /// The same of files, in a transaction that has done nothing to them yet.
@@ -114,7 +114,7 @@ impl Transaction {
         past: &Database,
         path: &[u8],
         options: &RestoreOptions,
-    ) -> Result<(RestoreReport, Homes, Vec<ColumnsPair>)> {
+    ) -> Result<(RestoreReport, Recreated, Vec<ColumnsPair>)> {
         let to = options.to.as_deref().unwrap_or(path);
         let was = past.resolve(path, false)?;
         let is = match self.resolve(to, false) {
@@ -130,26 +130,26 @@ impl Transaction {
             }
             plan.find(comparison, (was, is))?;
             if !options.is_dry {
-                let there = plan.anew.len();
+                let there = plan.recreated.len();
                 plan.run()?;
-                plan.report.copied_bytes = plan.carrier.copied_bytes();
+                plan.report.copied_bytes = plan.materializer.copied_bytes();
                 if let (Some(reader), Some((seq, _))) = (reader, past.shows()) {
-                    self.be_files_again(reader, CommitSeq(seq), &plan.anew[there..])?;
+                    self.be_files_again(reader, CommitSeq(seq), &plan.recreated[there..])?;
                 }
             }
             let columns = plan.columns();
-            Ok((plan.report, plan.anew, columns))
+            Ok((plan.report, plan.recreated, columns))
         })
     }
 }
 
 /// Where a file of the past is now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Home {
+enum Target {
     /// It is this one.
-    There(NodeId),
+    Existing(NodeId),
     /// It will be made.
-    Made,
+    Pending,
 }
 
 /// What is to be done at a path.
@@ -160,7 +160,7 @@ struct Work {
     /// What it is now, if it stays.
     kept: Option<NodeId>,
     /// Where that lies, if not here.
-    from: Option<Lies>,
+    from: Option<Location>,
     /// What has the path now goes first.
     replaces: bool,
     /// Its content is written.
@@ -171,7 +171,7 @@ struct Work {
 struct Removal {
     path: Vec<u8>,
     /// Where it lies; the root lies in nothing.
-    place: Option<Lies>,
+    place: Option<Location>,
     kind: FileKind,
 }
 
@@ -186,7 +186,7 @@ struct Parked {
 struct Plan<'d> {
     past: &'d Database,
     view: &'d Database,
-    carrier: Carrier<'d>,
+    materializer: Materializer<'d>,
     to: &'d [u8],
     is_exact: bool,
     /// Directories that lead to the root and are gone: their paths, and how they were. Outer ones
@@ -197,12 +197,12 @@ struct Plan<'d> {
     work: Vec<Work>,
     /// The directories that are there and stay: where they are, and how they were.
     directories: HashMap<Vec<u8>, (NodeId, Attr)>,
-    homes: HashMap<NodeId, Home>,
-    /// Whose home a file of the present is.
+    targets: HashMap<NodeId, Target>,
+    /// Of which file of the past a file of the present is the target.
     taken: HashMap<NodeId, NodeId>,
     /// How many names lead to a file with several in the present, and to the other in the past.
     shared: HashMap<(NodeId, NodeId), u32>,
-    anew: Homes,
+    recreated: Recreated,
     /// Whose user columns come back, and in what, if that is there already.
     columns: Vec<(NodeId, Option<NodeId>)>,
     report: RestoreReport,
@@ -213,17 +213,17 @@ impl<'d> Plan<'d> {
         Plan {
             past,
             view,
-            carrier: Carrier::new(past, view),
+            materializer: Materializer::new(past, view),
             to,
             is_exact,
             parents: Vec::new(),
             removals: Vec::new(),
             work: Vec::new(),
             directories: HashMap::new(),
-            homes: HashMap::new(),
+            targets: HashMap::new(),
             taken: HashMap::new(),
             shared: HashMap::new(),
-            anew: Homes::new(),
+            recreated: Recreated::new(),
             columns: Vec::new(),
             report: RestoreReport::default(),
         }
@@ -266,9 +266,9 @@ impl<'d> Plan<'d> {
         comparison: &mut Comparison<'_, '_, '_>,
         roots: (Attr, Option<Attr>),
     ) -> Result<()> {
-        let meeting = Meeting::new((self.past, self.view), comparison, self.is_exact);
-        let met = meeting.walk(roots, &mut |met| self.look_at(met))?;
-        for one in &met {
+        let matching = InodeMatching::new((self.past, self.view), comparison, self.is_exact);
+        let matched = matching.walk(roots, &mut |matched| self.look_at(matched))?;
+        for one in &matched {
             if let (Some(was), Some((is, _))) = (&one.was, &one.comes)
                 && (was.nlink > 1 || is.nlink > 1)
                 && was.kind != FileKind::Directory
@@ -276,19 +276,21 @@ impl<'d> Plan<'d> {
                 self.settle(was.node, is.node);
             }
         }
-        met.into_iter().try_for_each(|met| self.decide(met))
+        matched
+            .into_iter()
+            .try_for_each(|matched| self.decide(matched))
     }
 
     /// Notes the directories, and the files with several names that are what they were.
-    fn look_at(&mut self, met: &Met) {
-        let (Some(a), Some(b)) = (&met.was, met.becomes()) else {
+    fn look_at(&mut self, matched: &MatchedName) {
+        let (Some(a), Some(b)) = (&matched.was, matched.becomes()) else {
             return;
         };
         let is_directory = |attr: &Attr| attr.kind == FileKind::Directory;
         if is_directory(a) && is_directory(b) {
             let found = (b.node, a.clone());
-            self.directories.insert(met.path.clone(), found);
-            self.note_anew(a, b.node);
+            self.directories.insert(matched.path.clone(), found);
+            self.note_recreated(a, b.node);
             return;
         }
         if b.nlink > 1 {
@@ -300,28 +302,28 @@ impl<'d> Plan<'d> {
     }
 
     /// Notes what stays in the place of something else.
-    fn note_anew(&mut self, was: &Attr, is: NodeId) {
+    fn note_recreated(&mut self, was: &Attr, is: NodeId) {
         if was.node != is {
-            self.anew.push((was.node, is));
+            self.recreated.push((was.node, is));
         }
     }
 
     fn settle(&mut self, past: NodeId, present: NodeId) {
-        self.homes.insert(past, Home::There(present));
+        self.targets.insert(past, Target::Existing(present));
         self.taken.insert(present, past);
     }
 
-    fn decide(&mut self, met: Met) -> Result<()> {
-        let Met {
+    fn decide(&mut self, matched: MatchedName) -> Result<()> {
+        let MatchedName {
             path, is, place, ..
-        } = met;
-        let Some(was) = met.was else {
+        } = matched;
+        let Some(was) = matched.was else {
             if let Some(is) = is {
                 self.remove(path, place, is.kind);
             }
             return Ok(());
         };
-        let differs = met.differs;
+        let differs = matched.differs;
         let has_content = differs.content && was.kind == FileKind::File;
         let has_attributes = |is: &Attr| has_other_attributes(&was, is, &differs);
         let (mut kept, mut from) = (None, None);
@@ -334,26 +336,26 @@ impl<'d> Plan<'d> {
             false => RestoreAction::Attributes,
         };
         let mut more = None;
-        if let Some((attr, lies)) = met.comes {
+        if let Some((attr, location)) = matched.comes {
             action = RestoreAction::Move;
             more = (has_content || has_attributes(&attr)).then_some(written);
-            (kept, from) = (Some(attr.node), Some(lies));
+            (kept, from) = (Some(attr.node), Some(location));
         } else if let Some(is) = &is
             && self.is_reusable(&was, is, differs.content)
         {
             if was.kind != FileKind::Directory {
-                self.note_anew(&was, is.node);
+                self.note_recreated(&was, is.node);
             }
             if !has_content && !has_attributes(is) {
                 self.columns.push((was.node, Some(is.node)));
-                self.note_home(&was, Home::There(is.node));
+                self.note_target(&was, Target::Existing(is.node));
                 return Ok(());
             }
             kept = Some(is.node);
             action = written;
         }
         if let Some(node) = kept {
-            self.note_home(&was, Home::There(node));
+            self.note_target(&was, Target::Existing(node));
         }
         // What has the path now and does not become it.
         let other = is.filter(|is| kept != Some(is.node));
@@ -377,21 +379,21 @@ impl<'d> Plan<'d> {
         }
         let mut is_written = kept.is_none() || has_content;
         if kept.is_none() && was.kind != FileKind::Directory && was.nlink > 1 {
-            match self.homes.contains_key(&was.node) {
+            match self.targets.contains_key(&was.node) {
                 true => {
                     is_written = false;
                     if other.is_none() {
                         action = RestoreAction::Link;
                     }
                 }
-                false => self.note_home(&was, Home::Made),
+                false => self.note_target(&was, Target::Pending),
             }
         }
-        let home = match self.homes.get(&was.node) {
-            Some(Home::There(node)) => Some(*node),
+        let target = match self.targets.get(&was.node) {
+            Some(Target::Existing(node)) => Some(*node),
             _ => kept,
         };
-        self.columns.push((was.node, home));
+        self.columns.push((was.node, target));
         if is_written && was.kind == FileKind::File {
             self.report.content_bytes += was.size_bytes;
         }
@@ -413,7 +415,7 @@ impl<'d> Plan<'d> {
         Ok(())
     }
 
-    fn remove(&mut self, path: Vec<u8>, place: Option<Lies>, kind: FileKind) {
+    fn remove(&mut self, path: Vec<u8>, place: Option<Location>, kind: FileKind) {
         let now = place.as_ref().map_or(&path, |place| &place.path);
         self.report.steps.push(RestoreStep {
             path: joined(self.to, now),
@@ -423,14 +425,14 @@ impl<'d> Plan<'d> {
         self.removals.push(Removal { path, place, kind });
     }
 
-    fn note_home(&mut self, was: &Attr, home: Home) {
+    fn note_target(&mut self, was: &Attr, target: Target) {
         if was.kind == FileKind::Directory || was.nlink < 2 {
             return;
         }
-        match home {
-            Home::There(node) => self.settle(was.node, node),
-            Home::Made => {
-                self.homes.insert(was.node, home);
+        match target {
+            Target::Existing(node) => self.settle(was.node, node),
+            Target::Pending => {
+                self.targets.insert(was.node, target);
             }
         }
     }
@@ -443,8 +445,8 @@ impl<'d> Plan<'d> {
         if was.kind == FileKind::Directory {
             return true;
         }
-        let is_home = match self.homes.get(&was.node) {
-            Some(home) => *home == Home::There(is.node),
+        let is_target = match self.targets.get(&was.node) {
+            Some(target) => *target == Target::Existing(is.node),
             None => true,
         };
         let is_taken = self.taken.get(&is.node).is_some_and(|by| *by != was.node);
@@ -453,12 +455,12 @@ impl<'d> Plan<'d> {
         // No name that it has leads to it from elsewhere.
         let shared = self.shared.get(&(was.node, is.node)).copied();
         let is_alone = is.nlink == 1 || shared == Some(is.nlink);
-        is_home && !is_taken && can_change && (is.node == was.node || is_alone)
+        is_target && !is_taken && can_change && (is.node == was.node || is_alone)
     }
 
     /// Whose user columns come back, and in what, as far as that is there.
     fn columns(&self) -> Vec<ColumnsPair> {
-        let made: HashMap<NodeId, NodeId> = self.anew.iter().copied().collect();
+        let made: HashMap<NodeId, NodeId> = self.recreated.iter().copied().collect();
         let columns: BTreeSet<(NodeId, Option<NodeId>)> = self.columns.iter().copied().collect();
         let pair = |(was, there): (NodeId, Option<NodeId>)| ColumnsPair {
             was,
@@ -474,9 +476,9 @@ impl<'d> Plan<'d> {
         let mut parents = Vec::new();
         for (path, was) in &self.parents {
             let (parent, name) = self.view.resolve_parent(path)?;
-            let node = self.carrier.make(parent, &name, was)?;
-            self.carrier.set_attributes(was, node)?;
-            self.anew.push((was.node, node));
+            let node = self.materializer.make(parent, &name, was)?;
+            self.materializer.set_attributes(was, node)?;
+            self.recreated.push((was.node, node));
             parents.push((node, was.clone()));
         }
         let mut touched: BTreeSet<Vec<u8>> = BTreeSet::new();
@@ -494,15 +496,15 @@ impl<'d> Plan<'d> {
             touched.extend(parent_of(&removal.path).map(<[u8]>::to_vec));
         }
         let mut made: HashMap<Vec<u8>, (NodeId, Attr)> = HashMap::new();
-        let mut homes: HashMap<NodeId, NodeId> = HashMap::new();
+        let mut linked: HashMap<NodeId, NodeId> = HashMap::new();
         for (work, between) in self.work.iter().zip(&parked.names) {
             let node = match (work.kept, &work.from) {
                 (Some(node), None) => node,
                 _ => {
                     touched.extend(parent_of(&work.path).map(<[u8]>::to_vec));
-                    let node = self.put((work, between.as_ref()), &made, &homes)?;
+                    let node = self.put((work, between.as_ref()), &made, &linked)?;
                     if node != work.was.node {
-                        self.anew.push((work.was.node, node));
+                        self.recreated.push((work.was.node, node));
                     }
                     node
                 }
@@ -512,12 +514,12 @@ impl<'d> Plan<'d> {
                 touched.insert(work.path.clone());
                 made.insert(work.path.clone(), (node, was.clone()));
             } else if was.nlink > 1 {
-                homes.insert(was.node, node);
+                linked.insert(was.node, node);
             }
             if work.has_content {
-                self.carrier.write_content(was, node)?;
+                self.materializer.write_content(was, node)?;
             }
-            self.carrier.set_attributes(was, node)?;
+            self.materializer.set_attributes(was, node)?;
         }
         // What was done in a directory has moved its times.
         for (node, was) in &parked.changed {
@@ -599,7 +601,7 @@ impl<'d> Plan<'d> {
         &self,
         (work, between): (&Work, Option<&Name>),
         made: &HashMap<Vec<u8>, (NodeId, Attr)>,
-        homes: &HashMap<NodeId, NodeId>,
+        linked: &HashMap<NodeId, NodeId>,
     ) -> Result<NodeId> {
         let known = parent_of(&work.path)
             .and_then(|parent| made.get(parent).or_else(|| self.directories.get(parent)));
@@ -616,13 +618,13 @@ impl<'d> Plan<'d> {
             self.view.rename(root, between, parent, &name, mode)?;
             return Ok(node);
         }
-        let home = match self.homes.get(&work.was.node) {
-            Some(Home::There(node)) => Some(*node),
-            _ => homes.get(&work.was.node).copied(),
+        let target = match self.targets.get(&work.was.node) {
+            Some(Target::Existing(node)) => Some(*node),
+            _ => linked.get(&work.was.node).copied(),
         };
-        match home {
+        match target {
             Some(node) => Ok(self.view.link(node, parent, &name)?.node),
-            None => self.carrier.make(parent, &name, &work.was),
+            None => self.materializer.make(parent, &name, &work.was),
         }
     }
 }

@@ -91,7 +91,7 @@ impl Transaction {
     }
 
     /// Restores rows. A constraint may refuse what stands in their way, such as two that exchanged
-    /// a unique value. Where they refer to inodes of files that were made anew, `homes`, they
+    /// a unique value. Where they refer to inodes of files that were made anew, `recreated`, they
     /// follow them. [`ErrorKind::Conflict`] when the number of one was given to another row that
     /// may not go.
     pub(crate) fn restore_rows(
@@ -99,12 +99,12 @@ impl Transaction {
         past: &Database,
         wanted: &RestoreRows,
         (is_exact, is_dry): (bool, bool),
-        homes: &[(NodeId, NodeId)],
+        recreated: &[(NodeId, NodeId)],
     ) -> Result<RowsReport> {
         let rows = self.past_rows(past, &wanted.table)?;
         let filter = wanted.filter.as_deref().unwrap_or("1");
-        let (source, parameters) = self.source(&rows, filter, homes);
-        let (kept, _) = self.source(&rows, "1", homes);
+        let (source, parameters) = self.source(&rows, filter, recreated);
+        let (kept, _) = self.source(&rows, "1", recreated);
         let exact = is_exact.then_some(ExactRows {
             filter,
             kept: &kept,
@@ -145,7 +145,7 @@ impl Transaction {
         &self,
         rows: &PastRows,
         filter: &str,
-        homes: &[(NodeId, NodeId)],
+        recreated: &[(NodeId, NodeId)],
     ) -> (String, Vec<SqlValue>) {
         let inner = format!("SELECT * FROM ({}) WHERE ({filter}\n)", rows.select);
         let mut columns: Vec<String> = rows
@@ -155,7 +155,7 @@ impl Transaction {
             .collect();
         let (mut joins, mut parameters) = (String::new(), Vec::new());
         for (column, table) in &rows.inodes {
-            let moved = self.moved(table, homes);
+            let moved = self.moved(table, recreated);
             let at = rows.columns.iter().position(|name| name == column);
             let (false, Some(at)) = (moved.is_empty(), at) else {
                 continue;
@@ -165,9 +165,10 @@ impl Transaction {
             joins += &format!(
                 " LEFT JOIN (SELECT CAST(key AS INTEGER) AS old, value AS new FROM \
                  json_each(?{number})) \
-                 AS larder_home{number} ON larder_home{number}.old = larder_row.{name}"
+                 AS larder_recreated{number} ON larder_recreated{number}.old = larder_row.{name}"
             );
-            columns[at] = format!("coalesce(larder_home{number}.new, larder_row.{name}) AS {name}");
+            columns[at] =
+                format!("coalesce(larder_recreated{number}.new, larder_row.{name}) AS {name}");
         }
         match parameters.is_empty() {
             true => (inner, parameters),
@@ -182,11 +183,11 @@ impl Transaction {
     }
 
     /// The inodes of a store's table that were made anew.
-    pub(crate) fn moved(&self, table: &str, homes: &[(NodeId, NodeId)]) -> BTreeMap<u64, u64> {
+    pub(crate) fn moved(&self, table: &str, recreated: &[(NodeId, NodeId)]) -> BTreeMap<u64, u64> {
         let stores = self.read_stores();
         let store = stores.iter().find(|one| one.row.name == table);
         let of_store = |node: &NodeId| store.is_some_and(|one| one.row.table_store == node.store);
-        let pairs = homes.iter().filter(|(was, _)| of_store(was));
+        let pairs = recreated.iter().filter(|(was, _)| of_store(was));
         pairs.map(|(was, is)| (was.ino.0, is.ino.0)).collect()
     }
 }

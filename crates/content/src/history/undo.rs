@@ -1,9 +1,10 @@
 //! Taking back one commit, where nothing later built on it (`CONTENT-12`).
 //!
 //! ```text
-//!  net changes of the commit ─▶ is any of it not as the commit left it? ── yes ─▶ conflict, nothing is done
-//!                                └── no ─▶ names away, what was made away, what was removed back, names back,
-//!                                          content and attributes back ─▶ commit
+//!  net changes of the commit ─▶ is any of it not as the commit left it?
+//!    ├── yes ─▶ conflict, nothing is done
+//!    └── no ──▶ names away, what was made away, what was removed back, names back, content and
+//!               attributes back ─▶ commit
 //! ```
 //!
 //! Names go by way of others that nobody has, in the root of their store, so that two files can
@@ -12,7 +13,7 @@
 use crate::database::Database;
 use crate::history::columns::{ColumnsPair, Giving, give_columns};
 use crate::history::log::{LogChange, changes_of};
-use crate::history::materialize::{Carrier, times};
+use crate::history::materialize::{Materializer, times};
 use crate::history::net_change::{NetChange, Paths, State, join_saves, net_change, state};
 use crate::history::restore::WRITER_LOCK_MAX;
 use crate::transaction::TransactionOptions;
@@ -91,17 +92,17 @@ impl Database {
         let changes = past.shared.shown.view().read_history(|reader| {
             let (undo, changes) = Undo::find(self, reader, (before, whole))?;
             if !is_dry {
-                let carrier = Carrier::new(&past, &transaction);
+                let materializer = Materializer::new(&past, &transaction);
                 let made = undo
-                    .run(&carrier)
+                    .run(&materializer)
                     .map_err(|error| in_the_way(error, whole))?;
                 let made_of = made
                     .iter()
                     .map(|(&(store, ino), node)| (here(store, ino), *node));
-                let homes: Vec<(NodeId, NodeId)> = made_of.collect();
-                transaction.be_files_again(reader, before, &homes)?;
+                let recreated: Vec<(NodeId, NodeId)> = made_of.collect();
+                transaction.be_files_again(reader, before, &recreated)?;
                 let pairs = undo.columns(&made);
-                give_columns(&transaction, &past, &pairs, &homes, Giving::Restored)?;
+                give_columns(&transaction, &past, &pairs, &recreated, Giving::Restored)?;
             }
             Ok(changes)
         })?;
@@ -219,7 +220,7 @@ impl Undo {
             if net.before.is_some() && (is_new || net.has_columns) {
                 pairs.push(ColumnsPair {
                     was: node_of(net),
-                    is: Some(home(made, net.store, net.ino)),
+                    is: Some(node_now(made, net.store, net.ino)),
                     is_new,
                 });
             }
@@ -228,9 +229,9 @@ impl Undo {
     }
 
     /// Returns what was made anew.
-    fn run(&self, carrier: &Carrier<'_>) -> Result<HashMap<(StoreId, Ino), NodeId>> {
-        let view = carrier.view;
-        let mut homes: HashMap<(StoreId, Ino), NodeId> = HashMap::new();
+    fn run(&self, materializer: &Materializer<'_>) -> Result<HashMap<(StoreId, Ino), NodeId>> {
+        let view = materializer.view;
+        let mut recreated: HashMap<(StoreId, Ino), NodeId> = HashMap::new();
         // Names away.
         let mut moved: Vec<(NodeId, Name, NodeId, (Ino, Name))> = Vec::new();
         let mut linked: Vec<(NodeId, (Ino, Name))> = Vec::new();
@@ -272,27 +273,27 @@ impl Undo {
         // What was removed back, from the outside to the inside.
         let mut made = Vec::new();
         for (net, state) in self.sorted(|net| net.after.is_none(), false) {
-            let was = carrier.past.attr(node_of(net))?;
+            let was = materializer.past.attr(node_of(net))?;
             let mut first: Option<NodeId> = None;
             for (parent, name) in &state.names {
-                let parent = home(&homes, net.store, *parent);
+                let parent = node_now(&recreated, net.store, *parent);
                 match first {
                     Some(node) => {
                         view.link(node, parent, name)?;
                     }
-                    None => first = Some(carrier.make(parent, name, &was)?),
+                    None => first = Some(materializer.make(parent, name, &was)?),
                 }
             }
             if let Some(node) = first {
                 if !net.is_rest {
-                    homes.insert((net.store, net.ino), node);
+                    recreated.insert((net.store, net.ino), node);
                 }
                 made.push((node, was));
             }
         }
         // Names back.
         for (parent, between, node, (to, name)) in moved {
-            let to = home(&homes, node.store, to);
+            let to = node_now(&recreated, node.store, to);
             view.rename(parent, &between, to, &name, RenameMode::NoReplace)?;
         }
         for (root, was) in roots
@@ -302,7 +303,7 @@ impl Undo {
             view.set_attr(root, &times(&was))?;
         }
         for (node, (parent, name)) in linked {
-            let parent = home(&homes, node.store, parent);
+            let parent = node_now(&recreated, node.store, parent);
             view.link(node, parent, &name)?;
         }
         for net in &self.nets {
@@ -312,20 +313,20 @@ impl Undo {
             let node = node_of(net);
             let was_node = here(net.store, net.was_ino);
             if net.has_content {
-                let was = carrier.past.attr(was_node)?;
-                carrier.write_content(&was, node)?;
+                let was = materializer.past.attr(was_node)?;
+                materializer.write_content(&was, node)?;
                 view.set_attr(node, &times(&was))?;
             }
             if net.has_attributes || was_node != node {
-                let was = carrier.past.attr(was_node)?;
-                carrier.set_attributes(&was, node)?;
+                let was = materializer.past.attr(was_node)?;
+                materializer.set_attributes(&was, node)?;
             }
         }
         // What was put into a directory has moved its times.
         for (node, was) in made.iter().rev() {
-            carrier.set_attributes(was, *node)?;
+            materializer.set_attributes(was, *node)?;
         }
-        Ok(homes)
+        Ok(recreated)
     }
 
     /// Whether names in a directory come or go.
@@ -401,9 +402,9 @@ fn here(store: StoreId, ino: Ino) -> NodeId {
     NodeId { store, ino }
 }
 
-/// The directory that a name of the past is in, made anew if it was.
-fn home(homes: &HashMap<(StoreId, Ino), NodeId>, store: StoreId, ino: Ino) -> NodeId {
-    homes
+/// What an inode of the past is now: made anew, or the same.
+fn node_now(recreated: &HashMap<(StoreId, Ino), NodeId>, store: StoreId, ino: Ino) -> NodeId {
+    recreated
         .get(&(store, ino))
         .copied()
         .unwrap_or(here(store, ino))

@@ -229,7 +229,7 @@ fn a_flipped_bit_is_an_error_that_names_segment_and_block_and_harms_no_other_fil
 fn a_damaged_map_page_harms_one_file() {
     let victim = Victim::new();
     // What a stray write into the catalog's file would do; the guard refuses it through SQL, so
-    // the gate is opened for it.
+    // the guard switch is opened for it.
     victim.sql(
         "UPDATE larder_gate SET open = 1; \
          UPDATE main_map SET runs = x'0102030405' WHERE ino = (SELECT ino FROM main_dirent WHERE \

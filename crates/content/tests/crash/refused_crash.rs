@@ -200,8 +200,8 @@ impl Host {
 
     /// Lets other programs take all but so much.
     fn fill(&self, left_bytes: u64) {
-        let room = free_bytes(self.0.path());
-        let bytes = vec![1; (room - left_bytes) as usize];
+        let free_bytes_now = free_bytes(self.0.path());
+        let bytes = vec![1; (free_bytes_now - left_bytes) as usize];
         std::fs::write(self.0.path().join("filler"), bytes).unwrap();
     }
 }

@@ -61,8 +61,8 @@ fn rewrite(percent: u64, age: u64, compacts: bool) -> Outcome {
         let old = db.lookup(R, &name(&victim)).unwrap();
         // A safe replacement of the same length give or take; the pool stays as full as it is.
         let len = len_of(&mut rng) as u64;
-        let room = db.space().unwrap().available_bytes + old.size_bytes;
-        let len = len.min(room.saturating_sub(1 << 20)).max(4096);
+        let available_bytes = db.space().unwrap().available_bytes + old.size_bytes;
+        let len = len.min(available_bytes.saturating_sub(1 << 20)).max(4096);
         db.unlink(R, &name(&victim)).unwrap();
         let node = make(&db, R, &victim);
         let handle = db.open_file(node, true).unwrap();

@@ -110,7 +110,7 @@ fn the_log_begins_anew_beside_busy_sessions() {
     first.close().unwrap();
 }
 
-/// A host whose room is taken by segments and by the catalog's log.
+/// A host whose free space is taken by segments and by the catalog's log.
 struct SmallHost {
     segments: SimStorage,
     log: PathBuf,
@@ -135,7 +135,7 @@ impl Storage for SmallHost {
 /// What growth leaves to the host is there for the log, which takes it while commits are many: it
 /// takes nothing of what the database has said is available.
 #[test]
-fn a_long_log_takes_no_room_from_content() {
+fn a_long_log_takes_no_space_from_content() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("t.larder");
     let host = SmallHost {

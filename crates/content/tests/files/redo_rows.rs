@@ -276,7 +276,7 @@ fn redo_blocks(db: &Database) -> u64 {
 /// New content that a sync waits for goes into the log as long as all of it is small and nobody
 /// else has the database open; it is there for those who open it later.
 #[test]
-fn small_synced_content_is_logged_while_no_other_session_lives() {
+fn small_synced_content_is_log_inlined_while_no_other_session_lives() {
     let dir = tempfile::tempdir().unwrap();
     create(dir.path(), None).close().unwrap();
     // In the background the writer lock is given back, and nothing is applied before two idle
@@ -339,10 +339,11 @@ fn small_synced_content_is_logged_while_no_other_session_lives() {
     assert_clean(&one);
 }
 
-/// Small files that are written, synced, overwritten, cut, punched, replaced and removed while
-/// their content is logged, kept, provisional or applied: the content is always the model's.
+/// Small files that are written, synced, overwritten, truncated, punched, replaced and removed
+/// while their content is log-inlined, delayed, placed early or applied: the content is always the
+/// model's.
 #[test]
-fn logged_content_is_the_models() {
+fn log_inlined_content_is_the_models() {
     const FILES: u64 = 5;
     for seed in 1..=6 {
         let dir = tempfile::tempdir().unwrap();

@@ -115,7 +115,7 @@ fn a_commit_beside_the_cut_keeps_its_places() {
     let handle = db.open_file(node, true).unwrap();
     for (at, piece) in bytes.chunks(1 << 18).enumerate() {
         handle.write_at((at << 18) as u64, piece).unwrap();
-        db.sync().unwrap(); // It is provisional.
+        db.sync().unwrap(); // It is placed before its time.
     }
     is_armed.store(true, Ordering::SeqCst);
     std::thread::scope(|scope| {

@@ -62,7 +62,7 @@ fn catalog_bytes(db: &Database) -> i64 {
     )
 }
 
-/// The horizon passes all that has happened.
+/// The retention horizon passes all that has happened.
 fn forget(db: &Database) {
     db.sync().unwrap();
     db.prune(PruneCut::All, None, false).unwrap();
@@ -397,7 +397,7 @@ fn an_aborted_transaction_shares_nothing() {
 }
 
 // ---- crashes
-// --------------------------------------------------------------------------------------------------
+// -------------------------------------------------------------------------------------------------
 
 const ROUNDS: u64 = 40;
 /// Blocks of a file: its page is long enough to be shared.

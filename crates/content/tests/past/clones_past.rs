@@ -185,7 +185,10 @@ fn a_clone_of_a_snapshot_shares_what_lives_and_what_is_gone() {
     let past = at(&db, "s");
     let report = db.clone_path(Some(&past), b"/a", b"/b").unwrap();
     assert_eq!(report.content_bytes, then.len() as u64);
-    assert_eq!(report.copied_bytes, 0, "homes and moves are shared too");
+    assert_eq!(
+        report.copied_bytes, 0,
+        "pre-images and relocations are shared too"
+    );
     // What waited was written in place before, behind a copy.
     assert!(used(&db) - before <= 4096, "{}", used(&db) - before);
     assert!(db.get(b"/b").unwrap() == then);
@@ -445,7 +448,7 @@ fn no_session_gives_out_what_came_back() {
 }
 
 // ---- crashes
-// --------------------------------------------------------------------------------------------------
+// -------------------------------------------------------------------------------------------------
 
 const ROUNDS: u64 = 30;
 const FILE: usize = 60 * KIB;

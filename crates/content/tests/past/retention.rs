@@ -1,5 +1,5 @@
-//! How long the past stays: pressing, moves that keep it, prune and its accounts, changing the
-//! retention.
+//! How long the past stays: early expiry, relocations that keep it, prune and its accounts,
+//! changing the retention.
 
 use crate::common::moments::{BEGIN_NS, Clock, HOUR, SECOND, as_of};
 use crate::common::{assert_clean, kind, name, pattern, put};
@@ -249,7 +249,7 @@ fn history_keeps_out_of_the_pool() {
 }
 
 #[test]
-fn while_segments_can_grow_healing_costs_no_history() {
+fn while_segments_can_grow_defragmentation_costs_no_history() {
     let dir = tempfile::tempdir().unwrap();
     let clock = Clock::new();
     let database = clock.create(dir.path(), 256, HOUR);

@@ -141,9 +141,9 @@ fn content_that_stores_have_shared_stays_as_long_as_one_of_them_needs_it() {
     }
 }
 
-/// Pressing gives up the oldest of all stores, never what one has guaranteed.
+/// Early expiry gives up the oldest of all stores, never what one has guaranteed.
 #[test]
-fn a_full_database_presses_all_stores_but_those_that_are_guaranteed() {
+fn a_full_database_expires_early_in_all_stores_but_those_that_are_guaranteed() {
     let dir = tempfile::tempdir().unwrap();
     let clock = Clock::new();
     let database = two_stores(&clock, dir.path(), 64);

@@ -63,7 +63,8 @@ fn assert_was(database: &Database, script: &Script, (at_ns, made): (i64, usize),
     }
 }
 
-/// How many rows there are of each kind of history, and of homes: what is not there is not tested.
+/// How many rows there are of each kind of history, and of pre-images: what is not there is not
+/// tested.
 fn count_history(database: &Database, counts: &mut BTreeMap<String, i64>) {
     let mut session = database.sql(false).unwrap();
     let sql = "SELECT what, count(*) FROM larder_history GROUP BY what \

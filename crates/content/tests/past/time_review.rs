@@ -168,7 +168,7 @@ fn a_redo_row_that_restores_what_was_there_hides_the_one_before() {
 }
 
 #[test]
-fn an_apply_that_finds_no_room_takes_none() {
+fn an_apply_that_finds_no_space_takes_none() {
     let place = Place::new(Some(64 << 20), HOUR);
     let db = place.open();
     let mut model = pattern(8 * MIB, 1);
@@ -198,8 +198,8 @@ fn an_apply_that_finds_no_room_takes_none() {
     let before = db.create_snapshot("kept").unwrap();
     let file = db.open_file(node, true).unwrap();
     // More than there is room for.
-    let homes = db.space().unwrap().available_bytes / BLOCK + 20;
-    for at in 0..homes {
+    let pre_images = db.space().unwrap().available_bytes / BLOCK + 20;
+    for at in 0..pre_images {
         overwrite(&*file, &mut model, at * 3, &pattern(4096, 100 + at));
         db.sync().unwrap();
     }
@@ -423,7 +423,7 @@ impl Device for CountingDevice {
 }
 
 #[test]
-fn homes_are_saved_with_one_flush() {
+fn pre_images_are_saved_with_one_flush() {
     let counts = Counts::new();
     let place = Place::with(None, HOUR, |options| {
         options.storage = Some(counts.storage());
@@ -443,8 +443,8 @@ fn homes_are_saved_with_one_flush() {
     let count = counts.flushes.load(Ordering::SeqCst) - counted;
     assert!(count < 20, "{count} flushes");
     assert_eq!(db.space().unwrap().redo_bytes, 0);
-    let homes = number(&db, "SELECT sum(block_count) FROM larder_home");
-    assert_eq!(homes, 300);
+    let pre_images = number(&db, "SELECT sum(block_count) FROM larder_home");
+    assert_eq!(pre_images, 300);
     place.moment(&db);
     for (moment, model) in [(before, &first), (after, &model)] {
         let past = db.as_of(&moment).unwrap();
@@ -454,7 +454,7 @@ fn homes_are_saved_with_one_flush() {
 }
 
 #[test]
-fn an_apply_that_was_interrupted_saves_no_home_again() {
+fn an_apply_that_was_interrupted_saves_no_pre_image_again() {
     let counts = Counts::new();
     let place = Place::with(None, HOUR, |options| {
         options.storage = Some(counts.storage());
@@ -469,22 +469,22 @@ fn an_apply_that_was_interrupted_saves_no_home_again() {
         overwrite(&*file, &mut model, at * 5, &pattern(4096, 10 + at));
     }
     let after = place.moment(&db);
-    // All copies, and some homes.
+    // All copies, and some pre-images.
     counts.writes_left.store(350, Ordering::SeqCst);
     let failed = db.defrag(&[], &DefragOptions::default(), &mut |_| {});
     assert!(failed.is_err());
     drop((file, db));
     counts.writes_left.store(i64::MAX, Ordering::SeqCst);
     let db = place.open();
-    let homes = "SELECT sum(block_count) FROM larder_home";
+    let pre_images = "SELECT sum(block_count) FROM larder_home";
     assert_eq!(
-        number(&db, homes),
+        number(&db, pre_images),
         300,
         "the test has failed at a wrong place"
     );
     apply(&db);
     assert_eq!(db.space().unwrap().redo_bytes, 0);
-    assert_eq!(number(&db, homes), 300, "PREIMAGE-2");
+    assert_eq!(number(&db, pre_images), 300, "PREIMAGE-2");
     for (moment, model) in [(before, &first), (after, &model)] {
         let past = db.as_of(&moment).unwrap();
         assert!(content(&past, node) == *model, "PREIMAGE-1, HISTORY-4");

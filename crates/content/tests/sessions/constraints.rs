@@ -226,7 +226,7 @@ fn top_path(db: &Database, at: &Place) -> Vec<u8> {
     [b"/", entry.name.as_bytes()].concat()
 }
 
-/// What must be as it was: the tree, what is promised of space, and what a commit would write.
+/// What must be as it was: the tree, what is reserved of space, and what a commit would write.
 fn state(db: &Database, at: &Place) -> (BTreeMap<String, String>, u64, u64) {
     let gauges = db.gauges().unwrap();
     (tree(db, at.top), gauges.reserved_bytes, gauges.dirty_bytes)

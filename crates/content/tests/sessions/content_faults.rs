@@ -148,7 +148,7 @@ const OPERATIONS: &[Operation] = &[
     }),
 ];
 
-/// All that must be as it was: content, attributes, promises of space, dirty memory.
+/// All that must be as it was: content, attributes, reservations of space, dirty memory.
 fn state(db: &Database, at: &Place) -> Vec<(String, Vec<u8>)> {
     let mut all: Vec<_> = (at.all.iter())
         .map(|&node| {

@@ -165,8 +165,8 @@ impl World {
     /// The stores of a database, of this one or of a copy, that can be seen as of a moment. Who
     /// keeps that moment open asks.
     pub fn reached(&mut self, database: &Database, was: &Was) -> BTreeSet<StoreId> {
-        let is_apart = self.options.keeps_apart;
-        let begins = is_apart.then(|| beginnings(database));
+        let has_own = self.options.has_store_retentions;
+        let begins = has_own.then(|| beginnings(database));
         self.age(); // After the look: what has gone was over then.
         let stores = self.branches.iter().map(|branch| branch.store);
         stores
@@ -281,7 +281,8 @@ impl World {
         }
     }
 
-    // ---- deeds ------------------------------------------------------------------------------
+    // ---- operations
+    // ------------------------------------------------------------------------------
 
     /// One of them.
     pub fn keep_otherwise(&mut self) {

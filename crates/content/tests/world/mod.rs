@@ -4,9 +4,9 @@
 //! A *branch* is a directory of `main`, or a store, in which generated operations run. The model
 //! says names, kinds, modes, extended attributes, links and content of the present. When a moment
 //! is *noted*, the present is compared with it; then all that people see is remembered, owners,
-//! times and inode numbers too. Whatever shows that moment later must show that. *Deeds*
-//! (`deeds.rs`) change much at once, a rollback for example: what they must leave is compared with
-//! what is remembered, and the model goes on from there.
+//! times and inode numbers too. Whatever shows that moment later must show that. *Large operations*
+//! (`operations.rs`) change much at once, a rollback for example: what they must leave is compared
+//! with what is remembered, and the model goes on from there.
 //!
 //! Stores may keep their past for different times, be pruned and pressed (`keeping.rs`): then a
 //! look at one before its history begins must be refused. What was looked at is counted, and what
@@ -17,8 +17,8 @@
 #![allow(dead_code, missing_docs, unused_imports)]
 
 pub mod coverage;
-mod deeds;
 mod keeping;
+mod operations;
 mod seen;
 
 use crate::support::ContentTree;
@@ -97,7 +97,7 @@ pub struct Options {
     /// SQL may change rows beside the engine's transactions: the clock is the machine's.
     pub has_plain_sql: bool,
     /// Stores keep their past for different times, and space is short now and then.
-    pub keeps_apart: bool,
+    pub has_store_retentions: bool,
     /// No other session has the database open.
     pub is_alone: bool,
 }
@@ -127,7 +127,7 @@ impl World {
     pub fn create(seed: u64, path: &Path, options: Options) -> World {
         let create = CreateOptions {
             // Nothing has to give way, unless somebody presses.
-            capacity_bytes: Some(match options.keeps_apart {
+            capacity_bytes: Some(match options.has_store_retentions {
                 true => 256 << 20,
                 false => 1 << 30,
             }),
@@ -464,7 +464,7 @@ impl World {
             (0, _) => Moment::Seq(was.seq),
             (1, Some(name)) => Moment::Snapshot(name.clone()),
             // Any time before the next commit.
-            _ if self.options.keeps_apart => {
+            _ if self.options.has_store_retentions => {
                 Moment::At(was.at_ns + self.rng.below(MILLISECOND_NS as u64) as i64)
             }
             _ => Moment::At(was.at_ns),
@@ -678,7 +678,7 @@ fn literal(value: &SqlValue) -> String {
     }
 }
 
-/// What a deed may answer when it cannot be done here; it must then have done nothing.
+/// What a large operation may answer when it cannot be done here; it must then have done nothing.
 fn is_refused(error: &Error, kinds: &[ErrorKind]) -> bool {
     kinds.contains(&error.kind())
 }

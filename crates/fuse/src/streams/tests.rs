@@ -92,7 +92,7 @@ fn pages_are_dropped_once_behind_a_write_that_fills_came_before() {
     assert_eq!(go(0), [(0, 9)], "FUSE-8: a cached write fills pages too");
     let failed = streams.write((&write, true), 0..9, || Ok(0), |_, _| Err(Errno::EIO));
     assert_eq!(failed, Err(Errno::EIO));
-    assert!(write.meeting.read().is_empty());
+    assert!(write.coherence.read().is_empty());
 }
 
 #[test]

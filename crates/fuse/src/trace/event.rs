@@ -238,8 +238,15 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(events in proptest::collection::vec(event(), 1..5), pid: u32, count: u64) {
-            let mut sent = vec![TraceMessage::Greeting { server_pid: pid, mountpoint: b"/mnt".to_vec() }];
+        fn what_is_written_is_read(
+            events in proptest::collection::vec(event(), 1..5),
+            pid: u32,
+            count: u64,
+        ) {
+            let mut sent = vec![TraceMessage::Greeting {
+                server_pid: pid,
+                mountpoint: b"/mnt".to_vec(),
+            }];
             sent.extend(events.into_iter().map(TraceMessage::Event));
             sent.push(TraceMessage::Lost { server_pid: pid, count });
             let bytes: Vec<u8> = sent.iter().flat_map(|message| message.encode(pid)).collect();
@@ -256,7 +263,10 @@ mod tests {
         }
 
         #[test]
-        fn odd_bytes_are_refused(bytes in proptest::collection::vec(any::<u8>(), 0..200), kind in 0_u8..5) {
+        fn odd_bytes_are_refused(
+            bytes in proptest::collection::vec(any::<u8>(), 0..200),
+            kind in 0_u8..5,
+        ) {
             let mut bytes = bytes;
             if let Some(at) = bytes.get_mut(2) {
                 *at = kind;

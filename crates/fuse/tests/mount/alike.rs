@@ -106,8 +106,9 @@ fn access_lists_are_kept_changed_and_enforced_alike() {
         setfacl -m u:30:r f; names -d -e hex f; setfattr -x system.posix_acl_access f; mode f
         setfattr -n system.posix_acl_access -v 0x0100000001000700 f
         setfattr -n system.posix_acl_access -v 0x02000000ff000700ffffffff f
-        setfattr -n system.posix_acl_default -v 0x0200000001000700ffffffff04000500ffffffff20000500ffffffff f
-        ln -s f l; setfattr -h -n system.posix_acl_access -v 0x0200000001000700ffffffff04000500ffffffff20000500ffffffff l
+        acl=0x0200000001000700ffffffff04000500ffffffff20000500ffffffff
+        setfattr -n system.posix_acl_default -v $acl f
+        ln -s f l; setfattr -h -n system.posix_acl_access -v $acl l
         as 30 30 setfacl -m u:30:rw f
         "#,
     );
@@ -122,7 +123,8 @@ fn access_lists_are_kept_changed_and_enforced_alike() {
         umask 077
         echo > d/f; mkdir d/e; mkfifo d/p; ln -s x d/l; mode d/*; list d/f d/e d/p
         mkdir d/e/g; list d/e/g; install -m 751 /bin/true d/i; mode d/i; list d/i
-        python3 -c 'import os; os.close(os.open("d/n", os.O_CREAT, 0o4770))' 2>/dev/null || touch d/n
+        python3 -c 'import os; os.close(os.open("d/n", os.O_CREAT, 0o4770))' 2>/dev/null ||
+            touch d/n
         mv d/f moved; list moved; cp d/e -r copied; list copied; cp -a d/e archived; list archived
         ln d/i linked; list linked
         setfacl -k d; list d; echo > d/h; mkdir d/j; mode d/h d/j
@@ -139,7 +141,8 @@ fn access_lists_are_kept_changed_and_enforced_alike() {
         mkdir d; chown 10:20 d; chmod 2777 d
         as 30 30 sh -c 'echo > d/a; mkdir d/b; mkfifo d/c; umask 0; touch d/e'; mode d/*
         as 30 30,20 mkdir d/f; mode d/f; as 30 30 chmod 2775 d/a; mode d/a
-        as 30 30,20 sh -c 'chmod 2775 d/a'; mode d/a; as 30 30 chgrp 31 d/a; as 30 30,31 chgrp 31 d/a; mode d/a
+        as 30 30,20 sh -c 'chmod 2775 d/a'; mode d/a
+        as 30 30 chgrp 31 d/a; as 30 30,31 chgrp 31 d/a; mode d/a
         as 30 30 chown 31 d/a; as 31 31 chmod 777 d/a
         "#,
     );

@@ -1,7 +1,7 @@
 //! What programs carry out of the past into the present.
 
+use crate::as_of::{Clock, HOUR, MINUTE, sync};
 use crate::common::{TestMount, database_path, noise, shell};
-use crate::past::{Clock, HOUR, MINUTE, sync};
 use larder::Database;
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;

@@ -105,7 +105,8 @@ fn mapped_ids_are_translated_both_ways() {
     let file = mount.path("theirs/f");
     assert_eq!(owner(&file), (1000, 1001), "IDMAP-1");
     shell(
-        "setpriv --reuid=1000 --regid=1002 --clear-groups sh -euc 'cat \"$1/theirs/f\"; echo x > \"$1/new\"' sh \"$1\"",
+        "setpriv --reuid=1000 --regid=1002 --clear-groups \
+         sh -euc 'cat \"$1/theirs/f\"; echo x > \"$1/new\"' sh \"$1\"",
         &[&mount.root()],
     );
     assert_eq!(owner(&mount.path("new")), (1000, 1002), "IDMAP-1");
@@ -143,7 +144,8 @@ fn unmapped_ids_belong_to_nobody() {
     let file = mount.path("theirs/f");
     assert_eq!(owner(&file), (65534, 65534), "IDMAP-2");
     shell(
-        "setpriv --reuid=65534 --regid=65534 --clear-groups sh -c '! cat \"$1\" 2>/dev/null' sh \"$1\"",
+        "setpriv --reuid=65534 --regid=65534 --clear-groups \
+         sh -c '! cat \"$1\" 2>/dev/null' sh \"$1\"",
         &[&file],
     );
     let chmod = fs::set_permissions(&file, PermissionsExt::from_mode(0o666));

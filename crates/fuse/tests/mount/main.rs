@@ -3,6 +3,8 @@
 mod access;
 mod alike;
 mod arena;
+mod as_of;
+mod as_of_access;
 mod carried;
 mod common;
 mod company;
@@ -17,8 +19,6 @@ mod life;
 mod locks;
 mod model;
 mod pages;
-mod past;
-mod past_access;
 mod posix;
 mod rollback;
 mod saves;

@@ -34,10 +34,9 @@ fn a_copied_tree_is_equal_in_everything() {
         &[&tree, &copy],
     );
     let listing = |root: &Path| {
-        shell(
-            r#"cd "$1"; find . -printf '%p %y %m %U %G %T@ %l %n\n' | sort | grep -v ' d .* [0-9]*$' ; find . -type d -printf '%p %m %U %G %T@\n' | sort"#,
-            &[root],
-        )
+        let script = r#"cd "$1"; find . -type d -printf '%p %m %U %G %T@\n' | sort
+            find . -printf '%p %y %m %U %G %T@ %l %n\n' | sort | grep -v ' d .* [0-9]*$'"#;
+        shell(script, &[root])
     };
     assert_eq!(listing(&copy), listing(&tree));
     assert!(listing(&tree).contains("a f 4751"));

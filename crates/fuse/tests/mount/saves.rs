@@ -44,7 +44,7 @@ impl Rated {
     }
 
     fn sync(&self) {
-        crate::past::sync(&self.mount);
+        crate::as_of::sync(&self.mount);
     }
 
     /// A file with five stars, in an album.
@@ -249,7 +249,8 @@ fn vim_saves_and_nothing_is_lost() {
             run(
                 &rated,
                 copy,
-                "vim -u NONE -N -es -c \"set backupcopy=$2\" -c 'normal ggOanother line' -c wq \"$1\"",
+                "vim -u NONE -N -es -c \"set backupcopy=$2\" \
+                 -c 'normal ggOanother line' -c wq \"$1\"",
             );
             assert_eq!(rated.state(copy, id), KEPT, "backupcopy={copy}");
         }

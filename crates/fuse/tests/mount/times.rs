@@ -29,8 +29,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// Operations in a turn.
-const TURN: u64 = 12;
+/// Operations at most in a round, before others have theirs.
+const STEPS_PER_ROUND: u64 = 12;
 /// How long time passes, at least and at most: what a test can wait for.
 const PASS_MIN: Duration = Duration::from_millis(2);
 const PASS_MAX: Duration = Duration::from_millis(1500);
@@ -116,7 +116,7 @@ impl Mounted {
                 std::thread::sleep(Duration::from_nanos(ns).clamp(PASS_MIN, PASS_MAX));
             }),
             has_plain_sql: true,
-            keeps_apart: true,
+            has_store_retentions: true,
             is_alone: false,
         };
         let world = World::create(seed, &database_path(directory.path()), options);
@@ -159,8 +159,8 @@ impl Mounted {
     }
 
     /// The present, through the mount; and moments of it.
-    fn turn_of_the_mount(&mut self) {
-        for _ in 0..1 + self.rng.below(TURN) {
+    fn round_of_the_mount(&mut self) {
+        for _ in 0..1 + self.rng.below(STEPS_PER_ROUND) {
             let nth = self.rng.below(self.world.branches.len() as u64) as usize;
             let branch = &mut self.world.branches[nth];
             branch.generator.set_fragment_percent(0);
@@ -192,13 +192,13 @@ impl Mounted {
     }
 
     /// Other sessions change what the mount shows, while somebody reads the past on it.
-    fn turn_of_others(&mut self) {
+    fn round_of_others(&mut self) {
         let reader = self.rng.chance(50).then(|| self.start_reader());
-        for _ in 0..1 + self.rng.below(TURN) {
+        for _ in 0..1 + self.rng.below(STEPS_PER_ROUND) {
             self.world.step();
             match self.rng.below(100) {
                 0..25 => self.world.note_moment(),
-                25..40 => self.world.deed(),
+                25..40 => self.world.large_operation(),
                 _ => {}
             }
         }
@@ -271,7 +271,7 @@ impl Mounted {
         assert!(server.wait().unwrap().success());
     }
 
-    /// Between the turns: all is durable.
+    /// Between the rounds: all is durable.
     fn upkeep(&mut self) {
         match self.rng.below(100) {
             0..10 => self.world.defrag(),
@@ -430,12 +430,12 @@ impl Drop for Mounted {
     }
 }
 
-fn run(seed: u64, turns: u32, looks: u32) -> (BTreeMap<&'static str, u32>, Coverage) {
+fn run(seed: u64, rounds: u32, looks: u32) -> (BTreeMap<&'static str, u32>, Coverage) {
     let mut mounted = Mounted::create(seed);
-    for _ in 0..turns {
+    for _ in 0..rounds {
         match mounted.rng.chance(50) {
-            true => mounted.turn_of_the_mount(),
-            false => mounted.turn_of_others(),
+            true => mounted.round_of_the_mount(),
+            false => mounted.round_of_others(),
         }
         mounted.upkeep();
         if mounted.rng.chance(40) {

@@ -13,9 +13,10 @@
 //!    ▼
 //!  find refusals (catalog) ──none, or not of a rule──▶ the engine stops (COMMIT-4)
 //!    ▼
-//!  close over dependents ─▶ keep their content ─▶ filter the set ─▶ commit ─┬─▶ forget in memory ─▶ report ─▶ publish
-//!    ▲                                                                     │
-//!    └───────────────────────── refused again: SQL was faster ─────────────┘  (each round takes out one inode at least)
+//!  close over dependents ─▶ keep their content ─▶ filter the set ─▶ commit ─┬─▶ forget in memory
+//!    ▲                                                                      │ ─▶ report ─▶ publish
+//!    └─────────────────── refused again: SQL was faster ────────────────────┘
+//!         (each round takes out one inode at least)
 //! ```
 //!
 //! # Invariants

@@ -1,8 +1,8 @@
 //! Content that was refused and for which the host has no room: in memory until there is.
 //!
 //! ```text
-//!  taken out ──▶ kept (refused_content) ──the host is full──▶ held ──there is room──▶ kept
-//!                                                              └─ the process ends: lost, and it says so
+//!  taken out ─▶ kept (refused_content) ─the host is full─▶ held ─there is room─▶ kept
+//!                                                           └ the process ends: lost, it says so
 //! ```
 //!
 //! A commit does not wait for that room: who deletes something to make room needs commits. Nor does

@@ -8,11 +8,11 @@
 //! transaction is the process whose end is its end.
 //!
 //! ```text
-//!           visit: row, pin, numbers        visits: grants
-//!  nothing ──────────────────────▶ copying ──▶ open ──▶ sealed ──visit: merge──▶ ended, directory removed
-//!                                     │          ▲│        │ conflicts ──▶ open
-//!                                     │          └┼────────┘
-//!                                     └─ killed ─▶└── visit: abort, or the next opener of the parent ──▶ ended
+//!         visit: row, pin, numbers   visits: grants
+//!  nothing ────────────────────▶ copying ─▶ open ─▶ sealed ─visit: merge─▶ ended, directory gone
+//!                                  │         ▲│       │ conflicts ─▶ open
+//!                                  │         └┼───────┘
+//!                                  └─ killed ▶└─ visit: abort, or the next opener ─▶ ended
 //! ```
 //!
 //! # Invariants

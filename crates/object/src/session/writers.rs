@@ -68,7 +68,7 @@ mod tests {
     use std::sync::Arc;
 
     #[test]
-    fn more_than_there_are_seats_go_in_order() {
+    fn more_than_may_be_in_flight_go_in_order() {
         let writers = Arc::new(Writers::default());
         let order = Arc::new(Mutex::new(Vec::new()));
         writers.enter();

@@ -8,8 +8,8 @@
 //! generation of the object stay as they are.
 //!
 //! ```text
-//!  runs of the map ──take──▶ new extents ──copy──▶ written ──install──▶ in the open group ──commit──▶ moved
-//!                                             └── the object changed meanwhile: given back (COMPACT-4)
+//!  runs of the map ─take─▶ new extents ─copy─▶ written ─install─▶ in the group ─commit─▶ moved
+//!                                          └─ the object changed meanwhile: given back (COMPACT-4)
 //! ```
 //!
 //! # Words

@@ -6,9 +6,11 @@
 //! do it without the writer lock does, and takes over what was gained afterwards (`RESERVE-3`):
 //!
 //! ```text
-//!  ahead, grant:  zeros, superblock (SEGMENT-2) ─writer lock─▶ free set, group ──commit──▶ counted in the catalog
-//!  reservation: writer lock ──▶ zeros, superblock ──▶ free set, group ──commit──▶ counted in the catalog
+//!  ahead, grant: zeros, superblock (SEGMENT-2) ─writer lock─▶ free set, group ─commit─▶ counted
+//!  reservation:  writer lock ─▶ zeros, superblock ─▶ free set, group ─commit─▶ counted
 //! ```
+//!
+//! It counts when the catalog says so.
 //!
 //! # Recovery
 //! What was grown and not counted is counted in by the next session that has the writer lock

@@ -5,8 +5,9 @@
 //! out of the way. A move leaves its old place free at once, whatever the retention (`HISTORY-5`).
 //!
 //! ```text
-//!  gather ──no hole──▶ full of history, and credit? ──yes──▶ press, commit: reclaimed ──▶ gather again
-//!                              └──no──▶ make a hole by moves; gather when it is settled
+//!  gather ─no hole─▶ full of history, and credit? ─yes─▶ expire early, commit: reclaimed
+//!                            │                           ─▶ gather again
+//!                            └──no──▶ make a hole by moves; gather when it is settled
 //! ```
 //!
 //! # Invariants

@@ -3,7 +3,8 @@
 //! ```text
 //!  close the end ──▶ move what lies there ──commit──▶ reclaim ──▶ alone: nothing refers to the end
 //!                          ▲   another session wrote there    │         │ commit the lower counts
-//!                          └──────────────────────────────────┘         │ superblocks, then cut (SEGMENT-7)
+//!                          └──────────────────────────────────┘         │ superblocks, then the
+//!                                                                       │ truncation (SEGMENT-7)
 //!                                                                       ▼ free set read anew
 //! ```
 //!

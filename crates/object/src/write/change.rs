@@ -1,9 +1,9 @@
 //! The proof that the content of a file may be changed, and what takes such a change back.
 //!
 //! ```text
-//!  content_guard() ──▶ open ──load, ask, read──▶ prepared ──change──▶ changed ──commit()──▶ in the group
-//!                        │                          │
-//!                        └──────── dropped ─────────┴──▶ as before
+//!  content_guard() ─▶ open ─load, ask, read─▶ prepared ─change─▶ changed ─commit()─▶ in the group
+//!                       │                        │
+//!                       └─────── dropped ────────┴─▶ as before
 //! ```
 //!
 //! A change of content is of one file, which is locked from its beginning to its end: nobody sees a

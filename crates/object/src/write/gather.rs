@@ -321,11 +321,14 @@ mod tests {
                         let edges: Vec<_> = edges.into_iter().filter(Option::is_some).collect();
                         prop_assert_eq!(edges, filled, "GATHER-1");
                         let grown_bytes = gather.memory_bytes() - memory_before;
-                        prop_assert!(grown_bytes <= memory_bytes_max(data.len() as u64), "GATHER-3");
+                        let bytes_max = memory_bytes_max(data.len() as u64);
+                        prop_assert!(grown_bytes <= bytes_max, "GATHER-3");
                         for (i, byte) in data.iter().enumerate() {
                             let position = at + i as u64;
                             let block = position / BLOCK_BYTES;
-                            let content = model.entry(block).or_insert_with(|| vec![block as u8; BLOCK]);
+                            let content = model
+                                .entry(block)
+                                .or_insert_with(|| vec![block as u8; BLOCK]);
                             content[(position % BLOCK_BYTES) as usize] = *byte;
                         }
                     }
@@ -344,20 +347,23 @@ mod tests {
                     }
                 }
                 prop_assert_eq!(gather.block_count(), model.len() as u64);
-                prop_assert!(gather.memory_bytes() >= gather.block_count() * BLOCK_BYTES, "GATHER-3");
+                let content_bytes = gather.block_count() * BLOCK_BYTES;
+                prop_assert!(gather.memory_bytes() >= content_bytes, "GATHER-3");
                 let mut seen = 0;
                 for (first, count) in gather.runs() {
                     let bytes = gather.slices(first, count).concat();
                     for i in 0..count {
                         let expected = &model[&(first + i)];
-                        prop_assert_eq!(&bytes[i as usize * BLOCK..][..BLOCK], &expected[..], "GATHER-1");
+                        let found = &bytes[i as usize * BLOCK..][..BLOCK];
+                        prop_assert_eq!(found, &expected[..], "GATHER-1");
                         prop_assert_eq!(gather.find(first + i), Some(&expected[..]));
                         seen += 1;
                     }
                 }
                 prop_assert_eq!(seen, model.len());
                 for probe in [0, 31, 32, 63, 100] {
-                    prop_assert_eq!(gather.next_present(probe), model.range(probe..).next().map(|(&b, _)| b));
+                    let next = model.range(probe..).next().map(|(&b, _)| b);
+                    prop_assert_eq!(gather.next_present(probe), next);
                 }
             }
         }

@@ -7,9 +7,9 @@
 //! other step what takes it back.
 //!
 //! ```text
-//!  write() ──▶ open ──step──▶ touched ──step──▶ … ──commit()──▶ rules asked ──accepted──▶ in the group
-//!                │               │                                   │ refused
-//!                └───── dropped ─┴───────────── undo ◀───────────────┘
+//!  write() ─▶ open ─step─▶ touched ─step─▶ … ─commit()─▶ rules asked ─accepted─▶ in the group
+//!               │            │                                │ refused
+//!               └─ dropped ──┴──────────── undo ◀─────────────┘
 //! ```
 //!
 //! # Invariants

@@ -322,9 +322,10 @@ fn truncated_segments_are_refused() {
     let error = segment
         .read(11, &mut vec![0; 2 * BLOCK], &[0; 2])
         .unwrap_err();
-    assert!(
-        matches!(error, SegmentError::Truncated { expected_bytes, .. } if expected_bytes == block_offset(13))
-    );
+    assert!(matches!(
+        error,
+        SegmentError::Truncated { expected_bytes, .. } if expected_bytes == block_offset(13)
+    ));
 }
 
 #[test]
@@ -369,9 +370,10 @@ fn a_full_host_keeps_the_old_size() {
     let old_bytes = device.len_bytes().unwrap();
     device.change(|memory| memory.capacity_bytes = Some(old_bytes + (5 << 20)));
     let error = segment.grow(4000).unwrap_err();
-    assert!(
-        matches!(error, SegmentError::NoSpace { wanted_bytes, .. } if wanted_bytes == 3992 * BLOCK_BYTES)
-    );
+    assert!(matches!(
+        error,
+        SegmentError::NoSpace { wanted_bytes, .. } if wanted_bytes == 3992 * BLOCK_BYTES
+    ));
     assert_eq!(segment.block_count(), 8, "SEGMENT-2");
     assert_eq!(
         device.len_bytes().unwrap(),
@@ -598,7 +600,10 @@ proptest! {
 
     #[test]
     fn a_segment_behaves_like_an_array(
-        writes in prop::collection::vec((0..64u64, prop::collection::vec(1..4usize, 1..4), any::<u8>()), 1..12)
+        writes in prop::collection::vec(
+            (0..64u64, prop::collection::vec(1..4usize, 1..4), any::<u8>()),
+            1..12,
+        )
     ) {
         let (_directory, storage) = in_file(80);
         let segment = reopen(&storage).unwrap();

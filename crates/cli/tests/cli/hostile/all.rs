@@ -40,43 +40,48 @@ const CHANGING: [&str; 11] = [
 
 /// What is done to a damaged database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Deed {
+enum Effect {
     Checks,
     Reads,
     Changes,
     Mounts,
 }
 
-const DEEDS: [Deed; 4] = [Deed::Checks, Deed::Reads, Deed::Changes, Deed::Mounts];
+const EFFECTS: [Effect; 4] = [
+    Effect::Checks,
+    Effect::Reads,
+    Effect::Changes,
+    Effect::Mounts,
+];
 
-fn deed(verb: &Verb) -> Deed {
+fn effect(verb: &Verb) -> Effect {
     let is_changing = || verb.words.iter().any(|word| CHANGING.contains(word));
     match verb.words[0] {
-        _ if matches!(verb.how, How::Mounts | How::BesideMount) => Deed::Mounts,
-        "check" => Deed::Checks,
+        _ if matches!(verb.how, How::Mounts | How::BesideMount) => Effect::Mounts,
+        "check" => Effect::Checks,
         "sql"
             if verb
                 .words
                 .last()
                 .is_some_and(|sql| sql.starts_with("SELECT")) =>
         {
-            Deed::Reads
+            Effect::Reads
         }
-        word if READING.contains(&word) && !is_changing() => Deed::Reads,
-        _ => Deed::Changes,
+        word if READING.contains(&word) && !is_changing() => Effect::Reads,
+        _ => Effect::Changes,
     }
 }
 
 /// The verb that does `what` to the damage of this number, and who runs it.
-fn choose(what: Deed, number: usize) -> (&'static Verb, Who) {
-    let verbs: Vec<&Verb> = VERBS.iter().filter(|verb| deed(verb) == what).collect();
+fn choose(what: Effect, number: usize) -> (&'static Verb, Who) {
+    let verbs: Vec<&Verb> = VERBS.iter().filter(|verb| effect(verb) == what).collect();
     let users = match is_root() {
         true => &EVERYBODY[..],
         false => &EVERYBODY[..1],
     };
-    let turn = number / users.len();
+    let round = number / users.len();
     (
-        verbs[turn % verbs.len()],
+        verbs[round % verbs.len()],
         users[(number + what as usize) % users.len()],
     )
 }
@@ -173,7 +178,7 @@ fn every_damage_is_checked_read_changed_and_mounted() {
             break;
         }
         corpus.figures = Figures::default();
-        corpus.meet(damage, DEEDS.into_iter().map(|what| choose(what, number)));
+        corpus.meet(damage, EFFECTS.into_iter().map(|what| choose(what, number)));
         for wrong in &corpus.figures.wrong {
             println!("WRONG {wrong}");
             writeln!(state, "WRONG {}", wrong.replace(char::is_control, " ")).unwrap();
@@ -206,12 +211,12 @@ fn every_damage_is_checked_read_changed_and_mounted() {
 #[test]
 fn every_verb_comes_up_for_every_user() {
     let count = VERBS.len() * EVERYBODY.len();
-    for what in DEEDS {
+    for what in EFFECTS {
         let chosen: HashSet<String> = (0..count)
             .map(|number| choose(what, number))
             .map(|(verb, who)| format!("{:?} {:?} {who:?}", verb.words, verb.how))
             .collect();
-        let verbs = VERBS.iter().filter(|verb| deed(verb) == what).count();
+        let verbs = VERBS.iter().filter(|verb| effect(verb) == what).count();
         let users = if is_root() { EVERYBODY.len() } else { 1 };
         assert_eq!(chosen.len(), verbs * users, "{what:?}");
     }

@@ -387,7 +387,8 @@ fn spoil(catalog: &Path, table: &str, column: &str, value: &str) -> bool {
         let owner = owner(catalog);
         let ones = vec!["1"; names.len()].join(", ");
         let fill = format!(
-            "INSERT OR IGNORE INTO \"{table}\" ({}) SELECT {ones} WHERE NOT EXISTS (SELECT 1 FROM \"{table}\")",
+            "INSERT OR IGNORE INTO \"{table}\" ({}) SELECT {ones} \
+             WHERE NOT EXISTS (SELECT 1 FROM \"{table}\")",
             names.join(", ")
         );
         let filled = owner.execute_batch(&fill);

@@ -33,8 +33,8 @@ impl Done {
     }
 
     /// All of this was done.
-    fn require(&self, deeds: &[&str]) {
-        for what in deeds {
+    fn require(&self, operations: &[&str]) {
+        for what in operations {
             let is_done = self.counts.get(what).is_some_and(|&count| count > 0);
             assert!(is_done, "{what}: {:?}", self.counts);
         }
@@ -42,9 +42,9 @@ impl Done {
 }
 
 /// Operations on files of several stores and on rows, with everything that may happen to the
-/// history in between; `looks` times a random moment is compared with the model. `keeps_apart`:
-/// [`Options::keeps_apart`].
-fn run_world(seed: u64, step_count: usize, looks: u32, keeps_apart: bool) -> World {
+/// history in between; `looks` times a random moment is compared with the model.
+/// `has_store_retentions`: [`Options::has_store_retentions`].
+fn run_world(seed: u64, step_count: usize, looks: u32, has_store_retentions: bool) -> World {
     let mut dir = support::scratch();
     let clock = Clock::new();
     let passes = clock.clone();
@@ -52,7 +52,7 @@ fn run_world(seed: u64, step_count: usize, looks: u32, keeps_apart: bool) -> Wor
         engine: engine(&clock),
         pass: Box::new(move |ns| passes.pass(ns.max(MILLISECOND))),
         has_plain_sql: false,
-        keeps_apart,
+        has_store_retentions,
         is_alone: true,
     };
     let mut world = World::create(seed, &dir.path().join("t.larder"), options);
@@ -60,7 +60,7 @@ fn run_world(seed: u64, step_count: usize, looks: u32, keeps_apart: bool) -> Wor
         world.step();
         match world.rng.below(1000) {
             0..200 => world.note_moment(),
-            200..260 => world.deed(),
+            200..260 => world.large_operation(),
             260..265 => world.clone_store(),
             265..270 => world.promote_stores(),
             270..290 => world.defrag(),
@@ -70,7 +70,7 @@ fn run_world(seed: u64, step_count: usize, looks: u32, keeps_apart: bool) -> Wor
                 world.note_moment();
                 let left = support::scratch();
                 common::crash(dir.path(), left.path());
-                if keeps_apart && world.rng.chance(60) {
+                if has_store_retentions && world.rng.chance(60) {
                     world.go_on_at(&left.path().join("t.larder"));
                     dir = left;
                     world.happened(CRASH);
@@ -81,12 +81,12 @@ fn run_world(seed: u64, step_count: usize, looks: u32, keeps_apart: bool) -> Wor
                 }
                 world.count("crash");
             }
-            315..375 if keeps_apart => {
+            315..375 if has_store_retentions => {
                 world.keep_otherwise();
                 world.note_moment();
             }
-            375..390 if keeps_apart => world.prune(false),
-            390..420 if keeps_apart => world.deed(),
+            375..390 if has_store_retentions => world.prune(false),
+            390..420 if has_store_retentions => world.large_operation(),
             _ => {}
         }
     }
@@ -126,10 +126,10 @@ fn look_at_what_is_left(world: &mut World, found: &ContentTree) {
     world.coverage.go_back(mark);
 }
 
-fn run_worlds(seeds: &[u64], step_count: usize, looks: u32, keeps_apart: bool) -> Done {
+fn run_worlds(seeds: &[u64], step_count: usize, looks: u32, has_store_retentions: bool) -> Done {
     let mut done = Done::default();
     for seed in seeds {
-        done.add(&run_world(*seed, step_count, looks, keeps_apart));
+        done.add(&run_world(*seed, step_count, looks, has_store_retentions));
     }
     println!("{} seeds:\n{}", seeds.len(), done.coverage);
     done
@@ -143,7 +143,8 @@ fn seeds(all: impl IntoIterator<Item = u64>) -> Vec<u64> {
     }
 }
 
-/// What may happen to every world, and what else to those that keep their past apart.
+/// What may happen to every world, and what else to those whose stores have retentions of their
+/// own.
 const EVENTS: [&str; 4] = [CRASH, COMPACTION, PRUNE, ROLLBACK];
 const EVENTS_APART: [&str; 7] = [
     CRASH,
@@ -155,8 +156,8 @@ const EVENTS_APART: [&str; 7] = [
     PRESSURE,
 ];
 
-/// Deeds that are done in every world.
-const DEEDS: [&str; 19] = [
+/// Operations that are done in every world.
+const OPERATIONS: [&str; 19] = [
     "clone",
     "clone of the past",
     "clone of a store",
@@ -178,8 +179,8 @@ const DEEDS: [&str; 19] = [
     "rows",
 ];
 
-/// And those of worlds that keep their past apart.
-const DEEDS_APART: [&str; 15] = [
+/// And those of worlds whose stores have retentions of their own.
+const OPERATIONS_PER_STORE: [&str; 15] = [
     "retention of a store",
     "retention of a store: 0",
     "retention of a store: the default again",
@@ -199,24 +200,24 @@ const DEEDS_APART: [&str; 15] = [
 
 #[test]
 fn stores_and_rows_read_as_the_model_says_through_rollbacks_crashes_and_prunes() {
-    // All deeds are in these. 16: tiny content, forgotten because of another one's commit, was
+    // All operations are in these. 16: tiny content, forgotten because of another one's commit, was
     // dropped with the next change of the inode (NODE-1).
     let seeds = seeds([1, 2, 3, 4, 16]);
     // CONTENT-9, CONTENT-12, CLONE-1, ROLLBACK-2
     let done = run_worlds(&seeds, 250, 20, false);
     if seeds.len() > 1 {
-        done.require(&DEEDS);
+        done.require(&OPERATIONS);
         (done.coverage).require(&[BY_API, BY_SQL, BY_SESSIONS], 20, (&EVENTS, 5));
     }
 }
 
 #[test]
-fn stores_that_keep_their_past_apart_read_as_the_model_says() {
+fn stores_with_their_own_retention_read_as_the_model_says() {
     let seeds = seeds([21, 22, 23, 24, 25]);
     // HISTORY-7, TIME-2, TIME-4, TIME-6, TIME-8, PAST-2
     let done = run_worlds(&seeds, 250, 20, true);
     if seeds.len() > 1 {
-        done.require(&DEEDS_APART);
+        done.require(&OPERATIONS_PER_STORE);
         (done.coverage).require(&WAYS, 20, (&EVENTS_APART, 3));
     }
 }
@@ -228,20 +229,20 @@ fn stores_and_rows_read_as_the_model_says_at_a_thousand_moments() {
     let done = run_worlds(&seeds, 1000, 1000, false);
     done.coverage.require(&WAYS, 1000, (&EVENTS, 10));
     if seeds.len() > 1 {
-        done.require(&DEEDS);
+        done.require(&OPERATIONS);
         (done.coverage).require(&WAYS, 10_000, (&EVENTS, 100));
     }
 }
 
 #[test]
 #[ignore = "takes minutes: cargo xtask soak"]
-fn stores_that_keep_their_past_apart_read_as_the_model_says_at_a_thousand_moments() {
+fn stores_with_their_own_retention_read_as_the_model_says_at_a_thousand_moments() {
     let seeds = seeds(300..310);
     let done = run_worlds(&seeds, 1000, 1000, true);
     done.coverage.require(&WAYS, 1000, (&[], 0));
     if seeds.len() > 1 {
-        done.require(&DEEDS);
-        done.require(&DEEDS_APART);
+        done.require(&OPERATIONS);
+        done.require(&OPERATIONS_PER_STORE);
         done.require(&[
             "hold ended",
             "restore refused before a store's history",

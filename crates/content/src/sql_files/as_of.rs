@@ -5,8 +5,8 @@
 //! meet it as a conflict. So other moments are read only where nothing can be written.
 
 use crate::active_transaction::lock;
+use crate::as_of::parse_moment;
 use crate::database::Database;
-use crate::past::parse_moment;
 use larder_object::{Error, ErrorKind, Moment, Result, SqlMoment};
 use std::sync::Mutex;
 

@@ -1,4 +1,4 @@
-//! Crash replay of transactions that share the flush of their commits: each is there wholly or not
+//! Crash replay of transactions that share the fsync of their commits: each is there wholly or not
 //! at all, and those whose commit returned are (`CONTENT-6`, `FLUSH-1`), while the session syncs
 //! and applies redo rows beside. The same of two sessions on one database, one of which comes and
 //! goes: what it was told, and what it has seen when a sync of its own returned, is there
@@ -471,7 +471,7 @@ fn count_unflushed(recording: &Recording, part: std::ops::Range<usize>) -> usize
 }
 
 /// Whether a commit is in the log that no flush covers.
-fn owes(events: &[Event]) -> bool {
+fn has_pending_sync(events: &[Event]) -> bool {
     let flushed = events.iter().filter_map(|event| match event {
         Event::Flush { file, covers } if &**file == LOG => Some(*covers),
         _ => None,
@@ -520,8 +520,8 @@ fn loses_what_was_synced() -> bool {
     // Where something was told while a commit owed its flush.
     let events = &two.recording.events;
     let acks = two.visits.iter().cloned().flatten();
-    let mut owing =
-        acks.filter(|&ack| matches!(events[ack], Event::Ack(_)) && owes(&events[..ack]));
+    let mut owing = acks
+        .filter(|&ack| matches!(events[ack], Event::Ack(_)) && has_pending_sync(&events[..ack]));
     owing.any(|ack| {
         let cut = Recording {
             events: events[..=ack].to_vec(),

@@ -1,8 +1,8 @@
 //! Who may use what the mount shows of the past.
 #![allow(clippy::unwrap_used)] // Helpers outside test functions are tests too.
 
+use crate::as_of::{Clock, HOUR, names, snapshot, sync};
 use crate::common::{TestMount, database_path, end, mount_moment, shell};
-use crate::past::{Clock, HOUR, names, snapshot, sync};
 use larder::Database;
 use larder_fuse::HistoryAccess;
 use rustix::fs::{XattrFlags, removexattr, setxattr};

@@ -103,8 +103,8 @@ impl World {
     }
 
     /// One of them.
-    pub fn deed(&mut self) {
-        let kinds = match self.options.keeps_apart {
+    pub fn large_operation(&mut self) {
+        let kinds = match self.options.has_store_retentions {
             true => 20,
             false => 14,
         };
@@ -487,7 +487,7 @@ impl World {
         let now = self.before();
         let (mut nth, mut was) = self.pick_branch();
         // Few moments show all stores when these begin at different times.
-        while self.options.keeps_apart && self.rng.chance(70) {
+        while self.options.has_store_retentions && self.rng.chance(70) {
             let shown = self.reached(&self.database.clone(), &was);
             match self
                 .branches
@@ -551,7 +551,7 @@ impl World {
         let half = self.moments.len() as u64 / 2;
         let cut = self.moments[self.rng.below(half.max(1)) as usize].clone();
         // What is held stays, and all that came later.
-        let keeps_snapshots = self.options.keeps_apart && self.rng.chance(60);
+        let keeps_snapshots = self.options.has_store_retentions && self.rng.chance(60);
         let held = self.oldest_held(keeps_snapshots);
         let until = held.map_or(cut.seq, |held| held.min(cut.seq));
         self.destroy_snapshots_before(until);
@@ -564,7 +564,7 @@ impl World {
             let refused = self.database.as_of(&Moment::Seq(was.seq)).err().unwrap();
             assert!(refused.to_string().contains("history begins"), "{refused}");
         }
-        if self.options.keeps_apart {
+        if self.options.has_store_retentions {
             self.require_floors();
             self.look_at_readers();
         }
