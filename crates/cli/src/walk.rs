@@ -199,8 +199,10 @@ fn sum_up(database: &Database, start: &DbAddress, attr: &Attr) -> Result<Vec<Sum
                     size_bytes,
                 });
             } else if attr.nlink == 1 || seen.insert(attr.node) {
-                sums[index].allocated_bytes += allocated_bytes;
-                sums[index].size_bytes += size_bytes;
+                // Sparse files of 8 EiB each may be there, on anybody's database.
+                let sum = &mut sums[index];
+                sum.allocated_bytes = sum.allocated_bytes.saturating_add(allocated_bytes);
+                sum.size_bytes = sum.size_bytes.saturating_add(size_bytes);
             }
             Ok(())
         })
@@ -223,10 +225,11 @@ fn add_up(sums: Vec<Sum>, order: &[usize]) -> Vec<Sum> {
         };
         pending.resize(pending.len().max(sum.depth + 2), (0, 0));
         let (allocated_bytes, size_bytes) = std::mem::take(&mut pending[sum.depth + 1]);
-        sum.allocated_bytes += allocated_bytes;
-        sum.size_bytes += size_bytes;
-        pending[sum.depth].0 += sum.allocated_bytes;
-        pending[sum.depth].1 += sum.size_bytes;
+        sum.allocated_bytes = sum.allocated_bytes.saturating_add(allocated_bytes);
+        sum.size_bytes = sum.size_bytes.saturating_add(size_bytes);
+        let (allocated_bytes, size_bytes) = &mut pending[sum.depth];
+        *allocated_bytes = allocated_bytes.saturating_add(sum.allocated_bytes);
+        *size_bytes = size_bytes.saturating_add(sum.size_bytes);
         done.push(sum);
     }
     done

@@ -272,7 +272,8 @@ impl Cloner<'_> {
         match was.kind {
             FileKind::File => {
                 self.report.file_count += 1;
-                self.report.content_bytes += was.size_bytes;
+                self.report.content_bytes =
+                    self.report.content_bytes.saturating_add(was.size_bytes);
             }
             FileKind::Directory => self.report.directory_count += 1,
             _ => self.report.other_count += 1,

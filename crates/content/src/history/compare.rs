@@ -194,7 +194,7 @@ impl<'d, 'r, 'c> Comparison<'d, 'r, 'c> {
             return Ok(false);
         }
         if a.size_bytes == 0 || self.is_untouched(a.node, b.node)? {
-            self.unread_bytes += a.size_bytes;
+            self.unread_bytes = self.unread_bytes.saturating_add(a.size_bytes);
             return Ok(true);
         }
         let (a, b) = (

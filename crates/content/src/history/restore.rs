@@ -395,7 +395,7 @@ impl<'d> Plan<'d> {
         };
         self.columns.push((was.node, target));
         if is_written && was.kind == FileKind::File {
-            self.report.content_bytes += was.size_bytes;
+            self.report.content_bytes = self.report.content_bytes.saturating_add(was.size_bytes);
         }
         for action in std::iter::once(action).chain(more) {
             self.report.steps.push(RestoreStep {

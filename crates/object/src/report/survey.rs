@@ -8,7 +8,7 @@ use crate::space::compact::count_fragments;
 use crate::{ErrorKind, Result};
 use larder_catalog::{CatalogOptions, ExtentRow, Held, InodeRow, Trust};
 use larder_space::Purpose;
-use larder_space::format::limits::{AG_BLOCKS, BLOCK_BYTES, MAP_PAGE_BLOCKS};
+use larder_space::format::limits::{AG_BLOCKS, BASE_BLOCKS_MAX, BLOCK_BYTES, MAP_PAGE_BLOCKS};
 use larder_space::format::{Extent, FileKind, Ino, MapPage, SegmentIndex, StoreId};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -360,9 +360,16 @@ impl Engine {
             let before = mapped.len();
             let mut base_runs = Vec::new();
             for (page, bytes) in self.all_pages(store, row.ino)? {
+                let Some(first) = first_block(page) else {
+                    findings.push(format!(
+                        "store {store} inode {} map page {page}: it lies behind the end of the \
+                         largest object",
+                        row.ino
+                    ));
+                    continue;
+                };
                 match MapPage::decode(&bytes) {
                     Ok(runs) => {
-                        let first = page * MAP_PAGE_BLOCKS;
                         base_runs.extend(
                             runs.runs()
                                 .iter()
@@ -457,12 +464,12 @@ impl Engine {
         // REDO-1: what lies under a redo row may be torn. Read before the map (REDO-2).
         let redo_rows = self.load_redo_rows(store, ino)?;
         for (index, bytes) in self.all_pages(store, ino)? {
-            // A damaged page is a finding of check_extents already.
-            let Ok(page) = MapPage::decode(&bytes) else {
+            // Either is a finding of check_extents already.
+            let (Some(begin), Ok(page)) = (first_block(index), MapPage::decode(&bytes)) else {
                 continue;
             };
             let pieces = page.runs().iter().flat_map(|run| {
-                let first = index * MAP_PAGE_BLOCKS + run.logical_block;
+                let first = begin + run.logical_block;
                 let gaps = redo_rows.gaps(first, run.extent.block_count);
                 gaps.into_iter().map(move |gap| (run, gap))
             });
@@ -495,4 +502,10 @@ impl Engine {
         }
         Ok(())
     }
+}
+
+/// The block of an object that a page of its map begins with; `None` behind the largest object.
+fn first_block(page: u64) -> Option<u64> {
+    let first = page.checked_mul(MAP_PAGE_BLOCKS)?;
+    (first < BASE_BLOCKS_MAX).then_some(first)
 }
