@@ -557,16 +557,12 @@ pub(crate) fn search_moments(
     ) else {
         return Ok((None, None));
     };
-    // A stranger's numbers lie anywhere in 64 bits, so their distance and what follows them do not.
-    let mut low = i128::from(low);
     let mut next = connection
         .prepare_cached(
             "SELECT id, until_seq, key FROM larder_history WHERE what = 'commit' AND id >= ?1 \
              ORDER BY id LIMIT 1",
         )
         .at(TABLE)?;
-    // It holds for the moments before `low`, and for none from `end` on.
-    let (mut found, mut end) = (None, i128::from(high) + 1);
     let mut from = |id: i128| {
         let row = |row: &rusqlite::Row<'_>| -> rusqlite::Result<(i64, MomentRow)> {
             Ok((row.get(0)?, (CommitSeq(unsigned(row, 1)?), row.get(2)?)))
@@ -576,17 +572,33 @@ pub(crate) fn search_moments(
             Err(_) => Ok(None), // behind the last one that there can be
         }
     };
+    let mut found = None;
+    let end = bisect(low, high, |id| {
+        let at_or_after = from(id)?.filter(|(_, (seq, at))| is_before(*seq, *at));
+        found = at_or_after.map(|(_, moment)| moment).or(found);
+        Ok(at_or_after.map(|(id, _)| id))
+    })?;
+    Ok((found, from(end)?.map(|(_, moment)| moment)))
+}
+
+/// The number behind the last row that `find` accepts, of rows from `low` to `high`. For a number
+/// `find` looks at the first row at or behind it, and gives that row's if it accepts it; it accepts
+/// all rows before one that it accepts. A stranger's numbers lie anywhere in 64 bits, so their
+/// distance and what follows them do not.
+pub(crate) fn bisect(
+    low: i64,
+    high: i64,
+    mut find: impl FnMut(i128) -> Result<Option<i64>>,
+) -> Result<i128> {
+    let (mut low, mut end) = (i128::from(low), i128::from(high) + 1);
     while low < end {
         let middle = low + (end - low) / 2;
-        match from(middle)? {
-            Some((id, (seq, at))) if is_before(seq, at) => {
-                found = Some((seq, at));
-                low = i128::from(id) + 1;
-            }
-            _ => end = middle,
+        match find(middle)? {
+            Some(id) => low = i128::from(id) + 1,
+            None => end = middle,
         }
     }
-    Ok((found, from(low)?.map(|(_, moment)| moment)))
+    Ok(low)
 }
 
 /// The oldest commit at or after `from` that a snapshot or a reader of the past needs.
@@ -630,6 +642,9 @@ mod tests {
             let before = (bound >= 1).then(|| moment(bound.min(4)));
             let after = (bound < 4).then(|| moment(bound + 1));
             assert_eq!(found, (before, after), "{bound}");
+            let first = crate::versions::first_row_after(&catalog, CommitSeq(bound)).unwrap();
+            let ids = [i64::MIN, i64::MIN + 1, -1, 8, i64::MAX, i64::MAX];
+            assert_eq!(first, ids[bound as usize], "{bound}");
         }
     }
 }

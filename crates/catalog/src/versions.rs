@@ -15,7 +15,7 @@ use crate::authors::{self, CommitAuthor};
 use crate::codec::{self, TextOrBlob, signed, unsigned};
 use crate::error::no_history;
 use crate::error::{At, CatalogError, Result};
-use crate::history::{BEGINS, history_begins, search_moments};
+use crate::history::{BEGINS, bisect, history_begins, search_moments};
 use crate::meta::{find_meta, of_stores};
 use crate::names::StoreName;
 use crate::read::{inode_row, row_limit, rows};
@@ -618,27 +618,23 @@ pub(crate) fn first_row_after(connection: &Connection, after: CommitSeq) -> Resu
             |row| Ok((row.get(0)?, row.get(1)?)),
         )
         .at(TABLE)?;
-    let (Some(mut low), Some(high)) = ends else {
+    let (Some(low), Some(high)) = ends else {
         return Ok(0);
     };
-    let mut high = high + 1;
     let mut next = connection
         .prepare_cached(
             "SELECT id, until_seq FROM larder_history WHERE id >= ?1 ORDER BY id LIMIT 1",
         )
         .at(TABLE)?;
-    while low < high {
-        let middle = low + (high - low) / 2;
-        let found = next
-            .query_row([middle], |row| {
-                Ok((row.get::<_, i64>(0)?, unsigned(row, 1)?))
-            })
-            .optional()
-            .at(TABLE)?;
-        match found {
-            Some((id, until)) if until <= after.0 => low = id + 1,
-            _ => high = middle,
-        }
-    }
-    Ok(low)
+    let row = |row: &rusqlite::Row<'_>| -> rusqlite::Result<(i64, u64)> {
+        Ok((row.get(0)?, unsigned(row, 1)?))
+    };
+    let first = bisect(low, high, |id| {
+        let Ok(id) = i64::try_from(id) else {
+            return Ok(None);
+        };
+        let found = next.query_row([id], row).optional().at(TABLE)?;
+        Ok(found.and_then(|(id, until)| (until <= after.0).then_some(id)))
+    })?;
+    Ok(i64::try_from(first).unwrap_or(i64::MAX))
 }
