@@ -59,8 +59,8 @@ fn measure(dir: &Path) -> Result<(), Box<dyn Error>> {
     let mut puts = vec![Vec::new(); databases.len()];
     let mut saves = puts.clone();
     for round in 0..ROUNDS {
-        for writer_lock in 0..databases.len() {
-            let index = (writer_lock + round) % databases.len();
+        for turn in 0..databases.len() {
+            let index = (turn + round) % databases.len();
             let database = &databases[index];
             puts[index].push(micros_each(database, |file| {
                 database.put(format!("/new-{file}").as_bytes(), &[7; 1000])?;

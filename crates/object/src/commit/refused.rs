@@ -305,7 +305,7 @@ impl Engine {
             }
             Ok(Some(_)) => "'larder refused list DATABASE' lists it".to_owned(),
             Ok(None) => "content not kept yet: the host is full; it is in memory until there is \
-                         free, and then 'larder refused list DATABASE' lists it"
+                         room, and then 'larder refused list DATABASE' lists it"
                 .to_owned(),
             Err(error) => format!("its content could not be kept: {error}"),
         };
