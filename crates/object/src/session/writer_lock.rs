@@ -433,7 +433,7 @@ impl WriterLock {
                 Err(rustix::io::Errno::WOULDBLOCK | rustix::io::Errno::INTR) => {}
                 Err(error) => {
                     return Err(crate::error::io_error(
-                        "cannot lock the writer lock".into(),
+                        "cannot take the writer lock".into(),
                         error.into(),
                     ));
                 }
