@@ -478,7 +478,7 @@ fn count_sharers(txn: &Connection, place: &Extent, change: i64) -> Result<()> {
     .map(drop)
 }
 
-/// RetentionHorizons `row` so that the part of it under `extent` is a row of its own, with its
+/// Cuts `row` so that the part of it under `extent` is a row of its own, with its
 /// sharers (`SHARE-3`), and retires that part where it has none and `retired_seq` says so; returns
 /// the part.
 fn cut_out(

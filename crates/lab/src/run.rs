@@ -312,7 +312,7 @@ fn begin(out: &Path, header: &Header) -> Result<(Appender, Vec<Record>)> {
     Ok((appender, ends))
 }
 
-/// RetentionHorizons a file off after so many lines (`RUN-1`).
+/// Cuts a file off after so many lines (`RUN-1`).
 fn cut_after(path: &Path, lines: usize) -> Result<()> {
     let text = fs::read(path).said(|| path.display().to_string())?;
     let len: usize = text

@@ -528,7 +528,7 @@ impl Engine {
         if self.session.workspace.is_some() {
             assert_granted(&self.catalog.grants(), &set.allocated);
         }
-        // COMMIT-2: the extents above were flushed by flush_contents, or are overwritten by this
+        // COMMIT-2: the extents above were flushed by flush_contents, or are redo rows of this
         // commit.
         let mut moved_away = group.moved_away;
         let outcome = self.commit_accepted(generation, &mut nodes, &mut set, &mut moved_away)?;

@@ -38,7 +38,7 @@ impl AlignedBuf {
         self.raw.extend_from_slice(bytes);
     }
 
-    /// RetentionHorizons to `len_bytes`, or fills up to them with `byte`.
+    /// Cuts to `len_bytes`, or fills up to them with `byte`.
     pub fn resize(&mut self, len_bytes: usize, byte: u8) {
         self.reserve(len_bytes.saturating_sub(self.len()));
         self.raw.resize(self.skip + len_bytes, byte);

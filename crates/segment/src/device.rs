@@ -59,7 +59,7 @@ pub trait Device: Send + Sync {
     /// Current length, bytes.
     fn len_bytes(&self) -> io::Result<u64>;
 
-    /// RetentionHorizons the device to `len_bytes`, which gives its space back to the host.
+    /// Cuts the device to `len_bytes`, which gives its space back to the host.
     fn truncate(&self, len_bytes: u64) -> io::Result<()>;
 
     /// Asks the host for the space of `offset_bytes..offset_bytes + len_bytes` in one piece, before

@@ -56,7 +56,7 @@ impl PageBuf {
         self.len_bytes = end;
     }
 
-    /// RetentionHorizons to `len_bytes`, or fills up to them with zeros, which have room.
+    /// Cuts to `len_bytes`, or fills up to them with zeros, which have room.
     pub fn resize(&mut self, len_bytes: usize) {
         if let Some(new) = self.memory[..len_bytes].get_mut(self.len_bytes..) {
             new.fill(0);

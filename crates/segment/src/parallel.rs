@@ -25,7 +25,7 @@ pub(crate) const PARALLEL_BLOCKS_MIN: u64 = 192;
 
 const BLOCK: usize = BLOCK_BYTES as usize;
 
-/// RetentionHorizons buffers into requests of `request_blocks` blocks; the last may be shorter.
+/// Cuts buffers into requests of `request_blocks` blocks; the last may be shorter.
 pub(crate) fn cut_slices<'b>(
     bufs: &'b mut [IoSliceMut<'_>],
     request_blocks: usize,

@@ -85,7 +85,7 @@ impl Request<'_> {
     }
 }
 
-/// RetentionHorizons a write into requests.
+/// Cuts a write into requests.
 fn cut<'a>(index: usize, write: &'a BlockWrite<'_>) -> Vec<Request<'a>> {
     let mut requests: Vec<Request<'a>> = Vec::new();
     let mut next_block = write.start_block;

@@ -322,7 +322,7 @@ impl Segment {
         Ok(())
     }
 
-    /// RetentionHorizons the segment to `new_block_count` blocks, durably, and gives the space
+    /// Cuts the segment to `new_block_count` blocks, durably, and gives the space
     /// behind them back to the host; nothing happens when it is not longer. The caller has made
     /// sure that nothing durable, retained or pinned lies there, and that no session will write
     /// there (`SEGMENT-7`). A device that cannot be cut is [`SegmentError::Io`]; the count is lower

@@ -320,7 +320,7 @@ impl Ag {
         };
     }
 
-    /// RetentionHorizons blocks off at the end, all of them set aside.
+    /// Cuts blocks off at the end, all of them set aside.
     pub fn truncate(&mut self, lengths: &mut Lengths, block_count: u32) {
         let cut = self.block_count - block_count;
         if let Some((hole, hole_len)) = self.find_any_at(block_count) {

@@ -407,7 +407,7 @@ impl Ags {
         cut_blocks - aside.sum::<u64>()
     }
 
-    /// RetentionHorizons off blocks that are all set aside.
+    /// Cuts off blocks that are all set aside.
     pub fn truncate(&mut self, segment: SegmentIndex, block_count: u64) {
         let count = self.segments[&segment].ags.len() as u32;
         for ag_index in (0..count).rev() {

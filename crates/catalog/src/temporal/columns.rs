@@ -64,7 +64,7 @@ impl Columns {
             let pairs = columns.iter().map(|column| pair(column));
             format!("json_object({})", joined(pairs, ", "))
         });
-        // A redo row leaves NULLs out, which are what a column without a value is.
+        // A JSON patch leaves NULLs out, which are what a column without a value is.
         let image = objects.reduce(|all, more| format!("json_patch({all}, {more})"));
         let names = self.columns.iter().map(|column| quoted(column));
         let nulls = names.clone().map(|name| format!(", NULL AS {name}"));

@@ -194,7 +194,7 @@ impl Engine {
     }
 
     /// Small runs on mapped blocks, and the others. A run that is mapped in part is divided: an
-    /// append redo rows the last block that is there, and the rest of it goes right behind that
+    /// append logs the last block that is there, and the rest of it goes right behind that
     /// block.
     fn split_runs(
         &self,

@@ -362,7 +362,7 @@ impl WriteGuard<'_> {
 
 impl Engine {
     /// Sets a user column, in a commit of its own after everything before it. `check` is asked
-    /// first, in the writer lock: is there a value?
+    /// first, with the writer lock: is there a value?
     pub fn set_user_column(
         &self,
         store: StoreId,

@@ -24,7 +24,7 @@
 //!
 //! # Why the histories stay as they were
 //! The row lives longer than `retired_seq` said, so nobody's past loses it. Who holds it now may
-//! redo row it in place or move it: then `larder_home` has a row for it, which counts for all
+//! write over it in place or move it: then `larder_home` has a row for it, which counts for all
 //! states before (`HISTORY-4`, `HISTORY-5`), those of former holders among them. Rows of
 //! `larder_home` that are older than the commit that brought it back count for older states only,
 //! so the new holder's past does not meet them.
