@@ -507,5 +507,21 @@ impl Engine {
 /// The block of an object that a page of its map begins with; `None` behind the largest object.
 fn first_block(page: u64) -> Option<u64> {
     let first = page.checked_mul(MAP_PAGE_BLOCKS)?;
-    (first < BASE_BLOCKS_MAX).then_some(first)
+    // All of it: the end of each of its runs is counted in bytes, too.
+    (first <= BASE_BLOCKS_MAX - MAP_PAGE_BLOCKS).then_some(first)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_block_of_a_page_that_is_looked_at_has_an_offset_in_bytes() {
+        let last = (BASE_BLOCKS_MAX / MAP_PAGE_BLOCKS) - 1;
+        let first = first_block(last).unwrap();
+        assert!((first + MAP_PAGE_BLOCKS).checked_mul(BLOCK_BYTES).is_some());
+        for behind in [last + 1, last + 2, i64::MAX as u64, u64::MAX] {
+            assert_eq!(first_block(behind), None, "{behind}");
+        }
+    }
 }
