@@ -43,10 +43,8 @@ pub fn run() -> Outcome {
     match found.len() {
         0 => {
             println!(
-                "tidy: {} packages, nothing found; {} imports still run against the order of \
-                 rooms, {} names still have a retired word",
+                "tidy: {} packages, nothing found; {} names still have a retired word",
                 workspace.packages.len(),
-                rooms::KNOWN.lines().count(),
                 words::left(&words::RETIRED)
             );
             Ok(())
@@ -84,11 +82,7 @@ fn findings(workspace: &Workspace) -> Result<Vec<String>, String> {
     }
     found.extend(circles::check_circles(&graph));
     for order in rooms::ORDERS {
-        found.extend(rooms::check_rooms(
-            &graph,
-            order,
-            &rooms::parse_known(rooms::KNOWN),
-        ));
+        found.extend(rooms::check_rooms(&graph, order));
     }
     found.extend(all.iter().flat_map(text::check_source));
     found.extend(all.iter().flat_map(connections::check_connections));

@@ -1,10 +1,18 @@
 //! An open database: its parts, its locks, and how operations begin and end.
+//!
+//! It has a part of every room: what the room's own file says. What an engine does with a part
+//! stands in the files of the room; here is only what has to do with all of them, in `engine/`
+//! opening, the background, and what others commit.
 
-use crate::commit::group::Group;
-use crate::commit::kept_orphans::KeptOrphans;
-use crate::commit::leader::CommitLock;
-use crate::commit::refusals::Refusals;
-use crate::history::horizon::History;
+mod background;
+mod company;
+mod invalidation;
+mod open;
+mod stores;
+pub(crate) mod tuning;
+
+use crate::commit::{CommitLock, Group, KeptOrphans, Refusals};
+use crate::history::History;
 pub(crate) use crate::host::lock;
 use crate::session::Session;
 use crate::session::log_growth::LogGrowth;
@@ -107,7 +115,7 @@ impl Engine {
         (writer_lock, seq): (WriterLock, CommitSeq),
         private: Option<Private>,
     ) -> Engine {
-        crate::write::buffers::allow(session.dirty_bytes_max);
+        crate::view::buffers::allow(session.dirty_bytes_max);
         let moment = match private {
             None => Shown::Present,
             Some(_) => Shown::Snapshot(ReadSet::default()),
@@ -195,7 +203,7 @@ impl Engine {
     pub(crate) fn begin(&self) -> Result<()> {
         self.check_running()?;
         self.require_writable()?;
-        self.announce_writer()?;
+        self.session.announce_writer()?;
         self.queue_as_writer()?;
         self.begin_writing().inspect_err(|_| self.leave_writers())
     }
@@ -210,7 +218,7 @@ impl Engine {
     /// except the caller's.
     pub(crate) fn alone(&self) -> Result<Alone<'_>> {
         self.require_writable()?;
-        self.announce_writer()?;
+        self.session.announce_writer()?;
         self.alone_to_look()
     }
 

@@ -42,7 +42,9 @@ mod write;
 
 pub use commit::refused_content::{RefusedFile, drop_refused, list_refused, open_refused};
 pub use engine::Engine;
+pub use engine::tuning::gather_bytes_default;
 pub use error::{Error, ErrorKind, Result};
+pub use history::as_of::AsOf;
 pub use history::attribution::act_for;
 pub use history::prune::{
     HistoryReport, PruneCut, PruneOptions, PruneReport, StoreHistory, StoreRetention,
@@ -75,7 +77,6 @@ pub use session::barrier::{Follower, await_followers};
 pub use session::options::{Birth, Clock, EngineOptions, InitOptions};
 pub use session::peers::{SessionInfo, describe_server, free_killed, list_sessions};
 pub use session::readonly::Readonly;
-pub use session::tuning::gather_bytes_default;
 pub use space::defrag::CompactStep;
 pub use space::{DefragObject, DefragOptions, DefragReport, ShrinkReport};
 pub use txn::Savepoint;
@@ -85,7 +86,6 @@ pub use txn::long::{
     commit_transaction, list_transactions,
 };
 pub use txn::short::{Ended, Staging, WriterTicket};
-pub use view::as_of::AsOf;
 pub use view::node::Node;
 pub use view::{ForeignChange, ForeignObserver, View};
 pub use write::Keeper;

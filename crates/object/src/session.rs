@@ -1,5 +1,5 @@
 //! One process that has the database open: being alive, the writer lock between processes, what it
-//! pins for its readers, the other processes, and how a database is opened.
+//! pins for its readers, and the other processes.
 //!
 //! # Words
 //! A *session* is one process with one database. The *writer lock* says which session may have
@@ -10,20 +10,16 @@
 //! `COMPANY-n` in `company`, `READONLY-n` in `readonly`, `WORKSPACE-6` to `WORKSPACE-8` in
 //! `workspace`, `FLUSH-n` in `group_fsync`.
 
-pub(crate) mod background;
 pub(crate) mod barrier;
 pub(crate) mod company;
 pub(crate) mod group_fsync;
 pub(crate) mod liveness;
 pub(crate) mod log_growth;
-pub(crate) mod open;
 pub(crate) mod options;
 pub(crate) mod other_processes;
 pub(crate) mod peers;
 pub(crate) mod pins;
 pub(crate) mod readonly;
-pub(crate) mod stores;
-pub(crate) mod tuning;
 pub(crate) mod workspace;
 pub(crate) mod writer_lock;
 pub(crate) mod writers;

@@ -14,7 +14,7 @@ pub(crate) mod defrag;
 pub(crate) mod grow;
 pub(crate) mod host_reserve;
 pub(crate) mod object_defrag;
-pub(crate) mod relocations;
+mod relocations;
 pub(crate) mod reservation;
 pub(crate) mod sharing;
 pub(crate) mod shrink;
@@ -40,6 +40,12 @@ pub(crate) struct FreeSpace {
     /// Places that content was moved away from while history is kept, and by which commit, oldest
     /// first (`HISTORY-5`). Forgotten with the process: then they go with the retention.
     pub moved_away: Vec<(Extent, CommitSeq)>,
+}
+
+/// The moves of a group, by the present place: that and the committed one, of the same length.
+#[derive(Debug, Default)]
+pub(crate) struct Moves {
+    by_place: BTreeMap<(SegmentIndex, u64), (Extent, Extent)>,
 }
 
 /// Growth of a segment.

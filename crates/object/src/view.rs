@@ -2,19 +2,20 @@
 //! of a read.
 //!
 //! # Words
-//! A *node* is an inode in memory. What others commit *invalidates* what is remembered. An *as-of
-//! view* shows a moment of the past.
+//! A *node* is an inode in memory; its dirty blocks are its *gather*. What others commit
+//! *invalidates* what is remembered.
 //!
 //! # Invariants
-//! `NODE-n` in `node`, `CACHE-n` in `cache`, `MAP-4` in `extent_map`, `PIECE-n` in `pieces`,
-//! `FOREIGN-3` and `FOREIGN-4` in `invalidation`, `PAST-n` in `as_of`.
+//! `NODE-n` in `node`, `CACHE-n` in `cache`, `GATHER-n` in `gather`, `POOL-n` in `buffers`, `MAP-4`
+//! in `extent_map`, `PIECE-n` in `pieces`.
 
-pub(crate) mod as_of;
+pub(crate) mod buffers;
 pub(crate) mod cache;
 pub(crate) mod entries;
 pub(crate) mod extent_map;
 pub(crate) mod freshness;
-pub(crate) mod invalidation;
+pub(crate) mod gather;
+mod invalidation;
 pub(crate) mod listing;
 pub(crate) mod names;
 pub(crate) mod node;

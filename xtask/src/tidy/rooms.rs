@@ -1,15 +1,10 @@
 //! Between the rooms of a crate dependencies run one way.
 //!
 //! A *room* is a directory beside the crate's root with the file of the same name, or a file there
-//! alone. `rooms.txt` holds the imports that ran against the order before it was asked for: it may
-//! only shrink, and a line that names none of them any more is a finding.
-
-use std::collections::BTreeSet;
+//! alone. Where an order has both `room` and `room/`, the first is the room's own file, what is
+//! remembered of the room, and the second the files in it, what is done with that.
 
 use super::imports::Graph;
-
-/// Imports that still run against the order, one `user → used` a line.
-pub const KNOWN: &str = include_str!("rooms.txt");
 
 /// A directory of sources and its rooms, each of which uses only those before it.
 pub type Order<'a> = (&'a str, &'a [&'a str]);
@@ -18,24 +13,27 @@ pub type Order<'a> = (&'a str, &'a [&'a str]);
 pub const ORDERS: [Order<'_>; 1] = [(
     "crates/object/src",
     &[
-        "error", "host", "session", "view", "engine", "write", "history", "space", "commit", "txn",
-        "report", "fuzzing",
+        "error", "host", "session", "view", "write", "space", "txn", "history", "commit", "engine",
+        "write/", "history/", "space/", "commit/", "engine/", "txn/", "report", "fuzzing",
     ],
 )];
 
-/// Every import between rooms that runs against `order`, and is not in `known`.
-pub fn check_rooms(
-    graph: &Graph,
-    (directory, rooms): Order<'_>,
-    known: &BTreeSet<(&str, &str)>,
-) -> Vec<String> {
+/// Every import between rooms that runs against `order`.
+pub fn check_rooms(graph: &Graph, (directory, rooms): Order<'_>) -> Vec<String> {
+    let find = |room: &str| rooms.iter().position(|one| *one == room);
     let place = |file: &str| {
         let inside = file.strip_prefix(directory)?.strip_prefix('/')?;
-        let room = inside.split('/').next()?.trim_end_matches(".rs");
-        Some((rooms.iter().position(|one| *one == room), room.to_owned()))
+        let Some((room, _)) = inside.split_once('/') else {
+            let room = inside.trim_end_matches(".rs");
+            return Some((find(room), room.to_owned()));
+        };
+        let files = format!("{room}/");
+        Some(match find(&files) {
+            None => (find(room), room.to_owned()),
+            found => (found, files),
+        })
     };
     let mut found = Vec::new();
-    let mut upward = BTreeSet::new();
     for (user, uses) in graph {
         let Some((from, user_room)) = place(user).filter(|(_, room)| room != "lib") else {
             continue;
@@ -47,8 +45,7 @@ pub fn check_rooms(
             let Some((to, used_room)) = place(used).filter(|(to, _)| *to > from) else {
                 continue;
             };
-            upward.insert((user.as_str(), used.as_str()));
-            if to.is_some() && !known.contains(&(user.as_str(), used.as_str())) {
+            if to.is_some() {
                 let names: Vec<&str> = names.iter().map(String::as_str).collect();
                 found.push(format!(
                     "{user} uses {} of {used}: {user_room} comes before {used_room}",
@@ -57,20 +54,7 @@ pub fn check_rooms(
             }
         }
     }
-    let gone = known
-        .iter()
-        .filter(|(user, used)| user.starts_with(directory) && !upward.contains(&(user, used)));
-    found.extend(gone.map(|(user, used)| {
-        format!("rooms.txt: strike `{user} → {used}`, which runs with the order")
-    }));
     found
-}
-
-/// `user → used` of each line of a list of imports.
-pub fn parse_known(text: &str) -> BTreeSet<(&str, &str)> {
-    text.lines()
-        .filter_map(|line| line.split_once(" → "))
-        .collect()
 }
 
 #[cfg(test)]
@@ -78,8 +62,6 @@ mod tests {
     use super::*;
     use crate::tidy::imports::tests::graph_of;
 
-    /// So many they were when they were first asked for; who strikes some writes it here.
-    const KNOWN_MAX: usize = 25;
     const ORDER: Order<'_> = ("c/src", &["low", "high"]);
     const FILES: [(&str, &str); 4] = [
         ("lib", "mod low; mod high; pub use high::Top;"),
@@ -88,38 +70,26 @@ mod tests {
         ("high", "use crate::low::Low; pub struct Top;"),
     ];
 
-    fn found(known: &str) -> Vec<String> {
-        check_rooms(&graph_of(&FILES), ORDER, &parse_known(known))
-    }
-
     #[test]
     fn an_import_from_a_lower_room_to_a_higher_one_is_found() {
         let upward =
             "c/src/low/deep.rs uses crate::high::Top of c/src/high.rs: low comes before high";
-        assert_eq!(found(""), [upward]);
-        assert_eq!(found("c/src/low/deep.rs → c/src/high.rs"), [""; 0]);
+        assert_eq!(check_rooms(&graph_of(&FILES), ORDER), [upward]);
     }
 
     #[test]
-    fn the_list_of_known_imports_may_only_shrink() {
-        let known = "c/src/low/deep.rs → c/src/high.rs\nc/src/high.rs → c/src/low.rs";
-        assert_eq!(
-            found(known),
-            ["rooms.txt: strike `c/src/high.rs → c/src/low.rs`, which runs with the order"]
-        );
-    }
-
-    #[test]
-    fn no_import_was_added_to_the_list() {
-        let known = parse_known(KNOWN);
-        assert_eq!(known.len(), KNOWN.lines().count());
-        assert!(known.len() <= KNOWN_MAX, "{}", known.len());
+    fn what_is_done_in_a_room_comes_after_what_is_remembered_of_it() {
+        let order = ("c/src", &["low", "high", "low/"][..]);
+        assert_eq!(check_rooms(&graph_of(&FILES), order), [""; 0]);
+        let order = ("c/src", &["low/", "high", "low"][..]);
+        let found = check_rooms(&graph_of(&FILES), order);
+        assert_eq!(found.len(), 3, "{found:?}");
     }
 
     #[test]
     fn a_room_without_a_place_is_found() {
         let files = [("lib", "mod low; mod odd;"), ("low", ""), ("odd", "")];
-        let found = check_rooms(&graph_of(&files), ORDER, &BTreeSet::new());
+        let found = check_rooms(&graph_of(&files), ORDER);
         assert_eq!(found, ["c/src/odd.rs: rooms.rs has no place for this room"]);
     }
 }

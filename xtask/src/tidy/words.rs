@@ -13,7 +13,7 @@ pub type Retired<'a> = (&'a str, &'a str, usize);
 
 /// The words that go.
 pub const RETIRED: [Retired<'_>; 20] = [
-    ("acting", "commit attribution", 18),
+    ("acting", "commit attribution", 0),
     ("deed", "operation", 43),
     ("deeds", "operations", 7),
     ("gate", "freeze barrier; guard switch", 2),

@@ -1,53 +1,12 @@
-//! The open group: what the next commit holds beside what is in the nodes.
+//! The open group, while it takes changes and when they are taken back.
 
-use crate::space::relocations::Moves;
+use crate::commit::Group;
 use crate::view::node::Node;
 use crate::write::Undo;
-use larder_catalog::{Held, MapShare, Save, Sharing};
-use larder_space::format::{Extent, Ino, SegmentIndex, SessionId, StoreId};
+use larder_catalog::{Held, Save};
+use larder_space::format::{Ino, SessionId, StoreId};
 use std::sync::Arc;
 use std::time::Instant;
-
-/// The open group: what is not in a node.
-#[derive(Default)]
-pub(crate) struct Group {
-    pub dirty: Vec<Arc<Node>>,
-    /// When the first change came.
-    pub started: Option<Instant>,
-    /// Inodes that have lost their last name and may be known still (`NAMELESS-2`).
-    pub parting: Vec<Arc<Node>>,
-    pub retired: Vec<Held>,
-    /// Blocks that an object shares.
-    pub shared: Vec<Sharing>,
-    /// Pages of maps that were made of others.
-    pub map_shares: Vec<MapShare>,
-    /// Written already, to be flushed: what moved in this group.
-    pub allocated: Vec<Held>,
-    pub retired_bytes: u64,
-    /// Blocks that will be written over, and where their content is kept (`pre_images`).
-    pub pre_images: Vec<(Extent, Extent)>,
-    /// What was moved: where from, for the history.
-    pub moves: Moves,
-    /// Places that content was moved away from; they are retired as well.
-    pub moved_away: Vec<Extent>,
-    pub segments: Vec<(SegmentIndex, u64)>,
-    /// An inode number came back (`ROLLBACK-1`).
-    pub has_revived: bool,
-    /// Files that become other inodes (`SAVE-2`).
-    pub saves: Vec<Save>,
-    /// Inodes that are files again which have none.
-    pub file_ids: Vec<(StoreId, Ino, i64)>,
-    pub orphans_added: Vec<(StoreId, Ino)>,
-    pub orphans_removed: Vec<(StoreId, Ino)>,
-    pub holders_added: Vec<(StoreId, Ino, SessionId)>,
-    pub holders_removed: Vec<(StoreId, Ino, SessionId)>,
-    /// The user for whom all of it was done; known when it is closed.
-    pub user: Option<u32>,
-    /// Other sessions live (`SESSION-4`). Kept from group to group.
-    pub has_others: bool,
-    /// Reclaim found everything pinned: not before this moment again.
-    pub reclaim_after: Option<Instant>,
-}
 
 impl Group {
     /// Adds a node with changes.

@@ -24,32 +24,9 @@
 //! Without this, with a plain mutex, a group of 32 syncs wakes one by one, and each that is awake
 //! early commits the next group alone (docs/decisions/0019-commit-speed.md).
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-
-/// Held while a group is committed, or while nobody shall commit.
-#[derive(Default)]
-pub(crate) struct CommitLock {
-    state: Mutex<State>,
-    /// For those who want the lock whatever is committed.
-    free: Condvar,
-    /// For those who wait for a group. Two groups can be waited for at a time, the one that is
-    /// being committed and the open one: by the parity of their generation.
-    ended: [Condvar; 2],
-    /// The newest group that is durable.
-    committed: AtomicU64,
-}
-
-#[derive(Default)]
-struct State {
-    is_held: bool,
-    /// The newest group whose waiters were woken.
-    told: u64,
-    /// Waiters on `free`.
-    lockers: u32,
-    /// Waiters on `ended`.
-    syncs: [u32; 2],
-}
+use crate::commit::{CommitLock, LockState};
+use std::sync::atomic::Ordering;
+use std::sync::{Condvar, MutexGuard, PoisonError};
 
 /// The commit lock, held.
 pub(crate) struct Committing<'l> {
@@ -57,7 +34,7 @@ pub(crate) struct Committing<'l> {
 }
 
 impl CommitLock {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, LockState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -145,13 +122,14 @@ fn parity(generation: u64) -> usize {
     (generation % 2) as usize
 }
 
-fn wait<'s>(condvar: &Condvar, state: MutexGuard<'s, State>) -> MutexGuard<'s, State> {
+fn wait<'s>(condvar: &Condvar, state: MutexGuard<'s, LockState>) -> MutexGuard<'s, LockState> {
     condvar.wait(state).unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::AtomicU64;
 
     #[test]
     fn every_sync_is_served_and_groups_are_shared() {

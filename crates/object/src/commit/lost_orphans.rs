@@ -1,6 +1,7 @@
 //! Inodes without a name that nobody has open any more: the commit deletes them.
 
 use crate::Result;
+use crate::commit::KeptOrphans;
 use crate::engine::{Engine, lock};
 use crate::view::extent_map::{ExtentMap, MapSource};
 use larder_catalog::{ChangeSet, InodeChange};
@@ -17,6 +18,13 @@ const PAGE_ROWS: usize = 4096;
 /// twice as long, up to the second.
 const RULE_REST: Duration = Duration::from_millis(100);
 const RULE_REST_MAX: Duration = Duration::from_secs(60);
+
+impl KeptOrphans {
+    /// The rules are others now.
+    pub(crate) fn forget(&mut self) {
+        self.by.clear();
+    }
+}
 
 impl Engine {
     /// Inodes that lost their name while another session had them open, and are closed by now.
@@ -90,7 +98,12 @@ impl Engine {
         if page.is_empty() {
             return Ok(());
         }
-        let alive: HashSet<SessionId> = self.other_pins()?.into_iter().map(|(id, _)| id).collect();
+        let alive: HashSet<SessionId> = self
+            .session
+            .other_pins(&self.catalog)?
+            .into_iter()
+            .map(|(id, _)| id)
+            .collect();
         let is_alive =
             |holder: &SessionId| *holder == self.session.liveness.id || alive.contains(holder);
         let holders = self.catalog.holders()?.into_iter();

@@ -6,10 +6,10 @@
 
 use crate::engine::Engine;
 use crate::view::extent_map::Mapped;
+use crate::view::gather::Gather;
 use crate::view::node::stream_of;
 use crate::view::redo_rows::ending;
 use crate::write::frozen::{ContentFlush, Fate, FrozenNode};
-use crate::write::gather::Gather;
 use crate::{Error, ErrorKind, Result};
 use larder_catalog::ChangeSet;
 use larder_segment::{BlockWrite, write_all};

@@ -16,7 +16,7 @@
 //! interrupted apply has written to already, whose first copy counts. Both show in their checksums;
 //! the second by their rows, too.
 
-use crate::commit::broken;
+use crate::commit::group_commit::broken;
 use crate::engine::{Engine, lock};
 use crate::view::node::Node;
 use crate::view::redo_rows::{Applied, InPlace};

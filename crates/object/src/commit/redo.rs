@@ -57,15 +57,14 @@
 //! None. Rows of a commit that is durable are there, and cover what an interrupted apply left; the
 //! next apply does it all again.
 
-use crate::commit::{FrozenNode, broken};
+use crate::commit::group_commit::broken;
 use crate::engine::{Edit, Engine, lock};
 use crate::session::workspace::NO_MOVES;
 use crate::view::View;
 use crate::view::extent_map::Mapped;
 use crate::view::node::{Node, NodeState};
 use crate::view::redo_rows::{Applied, InPlace, RedoRows, Run};
-use crate::write::frozen::ContentFlush;
-use crate::write::frozen::Fate;
+use crate::write::frozen::{ContentFlush, Fate, FrozenNode};
 use crate::{Error, ErrorKind, Result};
 use larder_catalog::ChangeSet;
 use larder_space::format::limits::BLOCK_BYTES;

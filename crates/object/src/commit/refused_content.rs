@@ -12,7 +12,7 @@
 //! listed is whole. Until then it is `ID.new`, which its writer has locked: what a crash has left,
 //! nobody has, and who opens the database next removes it.
 
-use crate::commit::refusals::NewRefused;
+use crate::commit::NewRefused;
 use crate::engine::Engine;
 use crate::error::io_error;
 use crate::session::open_directory;

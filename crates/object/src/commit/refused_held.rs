@@ -13,8 +13,8 @@
 //!   kept as soon as that works. *Guard*: every tick tries again, and the end of the session, which
 //!   may take the reserve; what is lost in the end is an error of that end, and in the log.
 
-use crate::commit::refusals::{Held, NewRefused};
 use crate::commit::refused_content::RefusedFile;
+use crate::commit::{HeldRefusal, NewRefused};
 use crate::engine::{Engine, lock};
 use crate::view::node::Node;
 use crate::{Error, ErrorKind, Result};
@@ -82,7 +82,7 @@ impl Engine {
             }
         }
         content.truncate(done);
-        all.push(Held {
+        all.push(HeldRefusal {
             why: new.why.to_owned(),
             new: NewRefused {
                 why: "",

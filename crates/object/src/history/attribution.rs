@@ -3,8 +3,9 @@
 //! A commit has one user if all that was changed in it was changed for one, and none otherwise.
 //! What nobody is named for, such as work in the background, does not count.
 
+use crate::history::Attribution;
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 /// Nothing was changed for anybody.
 const NONE: u64 = 0;
@@ -21,11 +22,7 @@ pub fn act_for(user: Option<u32>) {
     USER.set(user.map_or(NONE, |user| u64::from(user) + 1));
 }
 
-/// For whom the open group is.
-#[derive(Default)]
-pub(crate) struct Acting(AtomicU64);
-
-impl Acting {
+impl Attribution {
     /// This thread changes something, inside the freeze barrier. 1 ns.
     pub fn note(&self) {
         let user = USER.get();
@@ -57,25 +54,25 @@ mod tests {
 
     #[test]
     fn a_group_has_a_user_if_it_has_one() {
-        let acting = Acting::default();
-        acting.note();
-        assert_eq!(acting.take(), None);
+        let attribution = Attribution::default();
+        attribution.note();
+        assert_eq!(attribution.take(), None);
         let note = |user| {
             act_for(user);
-            acting.note();
+            attribution.note();
         };
         note(Some(0));
         note(None);
         note(Some(0));
-        assert_eq!(acting.take(), Some(0));
+        assert_eq!(attribution.take(), Some(0));
         note(Some(u32::MAX));
-        assert_eq!(acting.take(), Some(u32::MAX));
+        assert_eq!(attribution.take(), Some(u32::MAX));
         note(Some(7));
         note(Some(8));
         note(Some(7));
-        assert_eq!(acting.take(), None);
+        assert_eq!(attribution.take(), None);
         note(Some(7));
-        assert_eq!(acting.take(), Some(7), "each group by itself");
+        assert_eq!(attribution.take(), Some(7), "each group by itself");
         act_for(None);
     }
 }

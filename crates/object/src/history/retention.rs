@@ -7,8 +7,8 @@
 //!   its own in the catalog's `RetentionHorizons`, and reclaim goes by them (`HISTORY-7`).
 
 use crate::engine::{Engine, lock};
+use crate::history::as_of::AsOf;
 use crate::view::View;
-use crate::view::as_of::AsOf;
 use crate::{Error, ErrorKind, Result};
 use larder_catalog::{InodeRow, Retention, Retentions};
 use larder_space::format::limits::BLOCK_BYTES;

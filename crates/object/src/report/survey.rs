@@ -1,6 +1,6 @@
 //! Looking at everything: how full, how fragmented, and whether catalog and segments agree.
 
-use crate::commit::broken;
+use crate::commit::group_commit::broken;
 use crate::engine::{Engine, lock};
 use crate::report::stats::storage_age;
 use crate::report::{CheckReport, FragReport, SizeClass, SpaceReport};

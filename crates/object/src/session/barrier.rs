@@ -24,10 +24,10 @@
 //! follower's name for people, zeros up to [`HEADER_BYTES`]; one byte for each request. It is never
 //! shortened.
 
+use crate::Result;
 use crate::error::io_error;
 use crate::session::liveness::{barrier_file, is_dead};
 use crate::session::peers::SESSIONS;
-use crate::{Engine, Result};
 use larder_segment::directory::{Access, DatabaseDir};
 use larder_space::format::SessionId;
 use rustix::fd::OwnedFd;
@@ -62,27 +62,12 @@ pub struct Follower {
     is_over: AtomicBool,
 }
 
-impl Engine {
-    /// Makes this session a follower: commands wait for its answers from now on.
-    pub fn follow(&self, name: &str) -> Result<Follower> {
-        let session = self.session.liveness.id;
-        Follower::new(&self.session.directory, session, name).map_err(|error| {
-            let path = self.session.directory.join(barrier_file(session));
-            io_error(format!("cannot create {}", path.display()), error)
-        })
-    }
-
-    /// Takes in what others have committed; observers have been told when it returns.
-    pub fn catch_up(&self) -> Result<()> {
-        self.check_running()?;
-        self.notice_foreign()?;
-        self.await_observers();
-        Ok(())
-    }
-}
-
 impl Follower {
-    fn new(database: &DatabaseDir, session: SessionId, name: &str) -> io::Result<Follower> {
+    pub(crate) fn new(
+        database: &DatabaseDir,
+        session: SessionId,
+        name: &str,
+    ) -> io::Result<Follower> {
         let file = database.open_file(barrier_file(session), Access::Make)?;
         file.set_len(0)?;
         let name_bytes_max = (HEADER_BYTES - NAME_OFFSET) as usize;

@@ -30,20 +30,26 @@
 //! not announce itself, and the caches of a mount stay beside it. SQL clients announce nothing.
 
 use crate::Result;
-use crate::engine::Engine;
 use crate::error::io_error;
 use crate::host::lock;
+use crate::session::Session;
 use crate::session::barrier::await_all;
-use crate::session::liveness::{is_dead, writer_file};
-use crate::session::peers::SESSIONS;
+use crate::session::liveness::{DOOR, bury_if_dead, is_dead, writer_file};
+use crate::session::peers::{SESSIONS, free_killed_in};
+use crate::session::writer_lock::open_lock;
+use larder_catalog::Catalog;
 use larder_segment::directory::{Access, DatabaseDir};
-use larder_space::format::SessionId;
+use larder_space::format::{CommitSeq, SessionId};
+use rustix::fs::{FlockOperation, flock};
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// How long a newcomer waits for a follower.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(2);
+
+/// How often the other sessions are looked at, whether they were killed and cannot end.
+const LOOK_REST: Duration = Duration::from_secs(1);
 
 /// Other sessions that live.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -52,22 +58,22 @@ struct Others {
     have_followers: bool,
 }
 
-impl Engine {
+impl Session {
     /// Whether another session may change something: nothing is then kept outside of this one
     /// without asking.
     pub fn has_writers_beside(&self) -> bool {
-        self.session.company.has_writers.load(Ordering::SeqCst)
+        self.company.has_writers.load(Ordering::SeqCst)
     }
 
     /// Whether another session shows what is committed: what takes something away is then committed
     /// at once.
     pub fn has_followers_beside(&self) -> bool {
-        self.session.company.has_followers.load(Ordering::SeqCst)
+        self.company.has_followers.load(Ordering::SeqCst)
     }
 
     /// Looks who is there, as a follower that is asked does, and says whether there are writers.
     pub fn look_for_company(&self) -> Result<bool> {
-        let company = &self.session.company;
+        let company = &self.company;
         let _one_at_a_time = lock(&company.look);
         let others = self.others()?;
         (company.has_writers).store(others.have_writers, Ordering::SeqCst);
@@ -76,11 +82,11 @@ impl Engine {
     }
 
     /// Finds that there is nobody any more.
-    pub(crate) fn find_solitude(&self) {
-        let company = &self.session.company;
+    pub fn find_solitude(&self) {
         if !self.has_writers_beside() && !self.has_followers_beside() {
             return;
         }
+        let company = &self.company;
         let _one_at_a_time = lock(&company.look);
         match self.others() {
             Ok(others) => {
@@ -92,29 +98,27 @@ impl Engine {
     }
 
     fn others(&self) -> Result<Others> {
-        let session = &self.session;
-        find_others(&session.directory, session.liveness.id).map_err(|error| {
-            let path = session.directory.join(SESSIONS);
+        find_others(&self.directory, self.liveness.id).map_err(|error| {
+            let path = self.directory.join(SESSIONS);
             io_error(format!("cannot list {}", path.display()), error)
         })
     }
 
     /// Has all followers know that this session is there, if `is_writer` as one; without a lock
     /// that others wait for. Names those that do not answer.
-    pub(crate) fn announce(&self, is_writer: bool) -> Result<()> {
-        let session = &self.session;
+    pub fn announce(&self, is_writer: bool) -> Result<()> {
+        let id = self.liveness.id;
         let failed = |error| {
-            let path = session.directory.join(writer_file(session.liveness.id));
+            let path = self.directory.join(writer_file(id));
             io_error(format!("cannot tell others by {}", path.display()), error)
         };
         if is_writer {
-            (session.directory)
-                .open_file(writer_file(session.liveness.id), Access::Make)
+            (self.directory)
+                .open_file(writer_file(id), Access::Make)
                 .map_err(failed)?;
         }
         let deadline = Instant::now() + HANDSHAKE_MAX;
-        let late =
-            await_all(&session.directory, Some(session.liveness.id), deadline).map_err(failed)?;
+        let late = await_all(&self.directory, Some(id), deadline).map_err(failed)?;
         for name in &late {
             // COMPANY-4
             tracing::warn!(
@@ -127,9 +131,9 @@ impl Engine {
     }
 
     /// Announces this session before its first change, unless it is a command's (`COMPANY-1`).
-    pub(crate) fn announce_writer(&self) -> Result<()> {
-        let company = &self.session.company;
-        let is_silent = self.session.options.is_command || self.session.options.is_extension;
+    pub fn announce_writer(&self) -> Result<()> {
+        let company = &self.company;
+        let is_silent = self.options.is_command || self.options.is_extension;
         if is_silent || company.is_announced.load(Ordering::SeqCst) {
             return Ok(());
         }
@@ -141,29 +145,34 @@ impl Engine {
         Ok(())
     }
 
-    /// Tells the followers that a mount begins, one that may write or not, and looks who is there;
-    /// before the mount is served, and when this session is answering already: two of them may
-    /// begin at the same time.
-    pub fn join_company(&self, is_writer: bool) -> Result<()> {
-        match is_writer {
-            true => self.announce_writer()?,
-            false => self.announce(false)?,
+    /// Frees who waits for killed sessions, now and then; says whether it was time to look.
+    /// Programs on another mount wait until somebody does.
+    pub fn free_killed_if_due(&self) -> bool {
+        let mut looked_at = lock(&self.liveness.looked_at);
+        let is_due = looked_at.elapsed() >= LOOK_REST;
+        if is_due {
+            *looked_at = Instant::now();
+            free_killed_in(&self.directory);
         }
-        self.look_for_company().map(drop)
+        is_due
     }
 
-    /// Makes visible to the mounts beside this one all that was done here before: before an unlock
-    /// is answered, and after a name was taken away. Who unlocks `gives_way`: the next one wants to
-    /// change something too. Alone: nothing.
-    pub fn show_others(&self, gives_way: bool) -> Result<()> {
-        if !self.has_followers_beside() || self.private.is_some() {
-            return Ok(());
+    /// Other sessions that live, with their pins; the dead are buried on the way.
+    pub fn other_pins(&self, catalog: &Catalog) -> Result<Vec<(SessionId, CommitSeq)>> {
+        let mut pins = Vec::new();
+        for row in catalog.sessions()? {
+            if row.session == self.liveness.id {
+                continue;
+            }
+            let door = open_lock(&self.directory, DOOR)?;
+            // A session is being born or buried: take it as alive.
+            let is_alive = flock(&door, FlockOperation::NonBlockingLockExclusive).is_err()
+                || bury_if_dead(&self.directory, catalog, row.session)?;
+            if is_alive {
+                pins.push((row.session, row.pin_seq));
+            }
         }
-        self.sync_own()?;
-        if gives_way && self.writer_lock.is_held() {
-            self.unlock_writer();
-        }
-        Ok(())
+        Ok(pins)
     }
 }
 

@@ -15,6 +15,7 @@
 //! * `SESSION-3` A session advances its pin past S only after it has dropped every cached map
 //!   that is older than S, and has registered as holder of the orphans it has open.
 
+use crate::host::lock;
 use crate::session::options::{Birth, EngineOptions};
 use crate::session::peers::{Record, SESSIONS, describe_holder, free_if_killed};
 use crate::session::writer_lock::{WriterLock, open_lock};
@@ -26,7 +27,7 @@ use larder_space::format::{CommitSeq, SessionId};
 use rustix::fd::OwnedFd;
 use rustix::fs::{FlockOperation, flock};
 use std::sync::Mutex;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long who reads beside others waits for the catalog's write lock.
@@ -41,6 +42,8 @@ const UNSOUND_LOG: &str = "log.unsound";
 
 /// How long who found the door to the sessions closed waits.
 const DOOR_PAUSE: Duration = Duration::from_millis(2);
+/// What others retire waits so much longer for this session before it is reclaimed.
+const PIN_REST: Duration = Duration::from_millis(100);
 
 /// That this process's session lives.
 pub(crate) struct Liveness {
@@ -51,7 +54,7 @@ pub(crate) struct Liveness {
     /// The pin as the catalog has it.
     pub(crate) row_pin: AtomicU64,
     /// When it was written last.
-    pub(super) pinned_at: Mutex<Option<Instant>>,
+    pinned_at: Mutex<Option<Instant>>,
     /// When the other sessions were looked at last, whether they were killed.
     pub(super) looked_at: Mutex<Instant>,
 }
@@ -219,6 +222,18 @@ impl Liveness {
         if let Some(record) = Record::read(&self.database, lock_file(self.id)) {
             note(&record.stopped(why), &self.lock);
         }
+    }
+
+    /// Whether others reclaim more once they know of this pin, and it was not written just now.
+    pub fn is_pin_due(&self, pin: CommitSeq) -> bool {
+        let is_rested = lock(&self.pinned_at).is_none_or(|at| at.elapsed() >= PIN_REST);
+        is_rested && pin.0 > self.row_pin.load(Ordering::SeqCst)
+    }
+
+    /// The catalog has this pin.
+    pub fn note_pin(&self, pin: CommitSeq) {
+        self.row_pin.store(pin.0, Ordering::SeqCst);
+        *lock(&self.pinned_at) = Some(Instant::now());
     }
 
     /// Ends the session. One that only reads waits for nobody: where the catalog cannot be written

@@ -3,14 +3,8 @@
 //! Within one group content may move more than once; the places between were in no commit, and
 //! history has nothing to say of them (`HISTORY-5`).
 
-use larder_space::format::{Extent, SegmentIndex};
-use std::collections::BTreeMap;
-
-/// By the present place: that and the committed one, of the same length.
-#[derive(Debug, Default)]
-pub(crate) struct Moves {
-    by_place: BTreeMap<(SegmentIndex, u64), (Extent, Extent)>,
-}
+use crate::space::Moves;
+use larder_space::format::Extent;
 
 impl Moves {
     /// The content of `from` lies at `to` now, as many blocks. O(log moves) for each part of
@@ -69,6 +63,8 @@ impl Moves {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use larder_space::format::SegmentIndex;
+    use std::collections::BTreeMap;
 
     /// Against a map of single blocks.
     #[test]

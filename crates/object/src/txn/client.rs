@@ -21,7 +21,7 @@
 //!   would make its own snapshot old.
 
 use crate::engine::{Engine, lock};
-use crate::history::{GROWN_BLOCKS_MIN, PRESS_DIVISOR};
+use crate::history::cut::{GROWN_BLOCKS_MIN, PRESS_DIVISOR};
 use crate::session::writer_lock::WriterLock;
 use crate::{Error, ErrorKind, Result};
 use larder_catalog::{

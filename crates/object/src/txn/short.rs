@@ -43,7 +43,7 @@ mod ending;
 use ending::refuse_while_staging;
 pub use ending::{Ended, Staging, WriterTicket};
 
-use crate::commit::group::Group;
+use crate::commit::Group;
 use crate::engine::{Engine, NO_SCHEMA, Private, lock};
 use crate::session::writer_lock::WriterLock;
 use crate::space::FreeSpace;

@@ -21,7 +21,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 /// What nodes keep of the catalog at most, bytes; and how much stays when that is exceeded.
 pub(crate) const CACHE_BYTES_MAX: u64 = 64 << 20;
-pub(super) const CACHE_BYTES_KEPT: u64 = CACHE_BYTES_MAX / 4 * 3;
+const CACHE_BYTES_KEPT: u64 = CACHE_BYTES_MAX / 4 * 3;
 /// A node without names and map, roughly, bytes.
 const NODE_BYTES: u64 = 800;
 /// A name beside its own bytes, roughly, bytes.
@@ -60,9 +60,9 @@ impl Hasher for IdHasher {
 pub(crate) struct NodeCache {
     nodes: RwLock<HashMap<Key, Arc<Node>, BuildHasherDefault<IdHasher>>>,
     /// What the nodes keep, bytes.
-    pub(super) bytes: AtomicU64,
+    bytes: AtomicU64,
     /// Counts sweeps and ticks: nodes note it when they are used.
-    pub(super) clock: AtomicU64,
+    clock: AtomicU64,
 }
 
 impl NodeCache {
@@ -197,9 +197,20 @@ fn name_bytes(name: &Name) -> u64 {
 }
 
 impl NodeCache {
-    /// Forgets idle nodes, the least recently used first, until the rest keeps `bytes_kept`
-    /// (`CACHE-2`). Nobody uses the cache meanwhile.
-    pub(super) fn shrink(&self, bytes_kept: u64) {
+    /// Counts a tick; says whether nodes keep too much (`CACHE-2`).
+    pub fn tick(&self) -> bool {
+        self.clock.fetch_add(1, Ordering::Relaxed);
+        self.bytes.load(Ordering::Relaxed) > CACHE_BYTES_MAX
+    }
+
+    /// Forgets idle nodes until the rest keeps no more than [`CACHE_BYTES_KEPT`]. Nobody uses the
+    /// cache meanwhile.
+    pub fn shrink(&self) {
+        self.shrink_to(CACHE_BYTES_KEPT);
+    }
+
+    /// Forgets idle nodes, the least recently used first, until the rest keeps `bytes_kept`.
+    fn shrink_to(&self, bytes_kept: u64) {
         let mut nodes = self.nodes.write().unwrap_or_else(PoisonError::into_inner);
         let mut idle: Vec<(u64, Key)> = nodes
             .iter()
@@ -310,7 +321,7 @@ mod tests {
             Some(Ino(2))
         );
         let each = NODE_BYTES + name_bytes(&name);
-        cache.shrink(NODE_BYTES + 3 * each);
+        cache.shrink_to(NODE_BYTES + 3 * each);
         let left: Vec<u64> = (1..=10)
             .filter(|&ino| cache.find(StoreId::MAIN, Ino(ino)).is_some())
             .collect();

@@ -1,45 +1,70 @@
-//! What others commit: a session drops what that has made stale, and keeps the rest where the
-//! catalog knows exactly what was changed.
-//!
-//! # Invariants
-//! * `FOREIGN-3` Of an inode of which another one's commit has changed anything that is remembered
-//!   here, all that is older is dropped, or marked to be read again, before observers are told and
-//!   before the pin follows (`SESSION-3`). *Guard*: what is read from the catalog is remembered
-//!   under the namespace lock or the node's, or not if something was dropped meanwhile
-//!   ([`Engine::remember`]); a look reads the catalog before that, and the next one goes on from
-//!   there.
-//! * `FOREIGN-6` Between the commit of another session and the end of a look that knows of it the
-//!   catalog's generation is not the one that was noted: who compares the two before it answers,
-//!   answers nothing that is older.
-//! * `FOREIGN-4` What [`Catalog::look_at_changes`](larder_catalog::Catalog::look_at_changes) does
-//!   not know is dropped as a whole.
-//!
-//! What is dropped of an inode is the same in both cases. A session's own commits are no changes,
-//! whatever their number: plain SQL may have changed something under the same one. An engine that
-//! serves transactions begins anew with each of them, and asks nobody.
+//! What a view remembers of the commits of others; `engine::invalidation` looks for them.
 
-use crate::Result;
-use crate::engine::{Engine, lock};
-use crate::view::cache::{CACHE_BYTES_KEPT, CACHE_BYTES_MAX};
+use crate::host::lock;
 use crate::view::node::Node;
 use crate::view::{Foreign, ForeignChange, ForeignObserver, View};
-use larder_space::format::{Ino, StoreId};
-use std::collections::HashSet;
-use std::sync::Arc;
+use larder_catalog::Mark;
 use std::sync::atomic::Ordering;
-
-/// Rows of the history that a look reads at most: 5 ms; dropping everything costs less than reading
-/// more of them.
-const LOOK_ROWS_MAX: usize = 4096;
+use std::sync::{Arc, MutexGuard};
 
 impl Foreign {
     /// Before something is read from the catalog that will be remembered.
     pub fn epoch(&self) -> u64 {
         self.epoch.load(Ordering::SeqCst)
     }
+
+    /// What is remembered is about to be dropped.
+    pub fn begin_drop(&self) {
+        self.epoch.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Whether anybody has committed since the last look that ended. `generation`: the catalog's;
+    /// `None`: it is not known.
+    pub fn has_moved(&self, generation: Option<u64>) -> bool {
+        generation != Some(self.generation.load(Ordering::SeqCst))
+    }
+
+    /// A look has ended that began at this generation.
+    pub fn note_generation(&self, generation: Option<u64>) {
+        if let Some(generation) = generation {
+            self.generation.store(generation, Ordering::SeqCst);
+        }
+    }
+
+    /// Where the last look ended; `None`: the next one tells of everything.
+    pub fn mark(&self) -> Option<Mark> {
+        lock(&self.mark).clone()
+    }
+
+    /// A look has ended there.
+    pub fn set_mark(&self, mark: Option<Mark>) {
+        *lock(&self.mark) = mark;
+    }
+
+    /// Who is told; nobody else tells them while this is held.
+    pub fn observers(&self) -> MutexGuard<'_, Vec<ForeignObserver>> {
+        lock(&self.observers)
+    }
 }
 
 impl View {
+    /// Registers an observer of foreign changes.
+    pub fn on_foreign_change(&self, observer: ForeignObserver) {
+        self.foreign.observers().push(observer);
+    }
+
+    /// Tells observers what this session has taken back itself (`CONSTRAINT-3`).
+    pub(crate) fn tell_observers(&self, change: &ForeignChange) {
+        for observer in self.foreign.observers().iter() {
+            observer(change);
+        }
+    }
+
+    /// Waits until observers have been told of what another thread has noticed.
+    pub(crate) fn await_observers(&self) {
+        drop(self.foreign.observers());
+    }
+
     /// Keeps a node that was read from the catalog after [`Foreign::epoch`] was `epoch`, unless
     /// there is one already; returns the one that counts. Its row is read again if it may have been
     /// changed meanwhile (`FOREIGN-3`).
@@ -50,214 +75,5 @@ impl View {
             state.is_stale |= !state.is_fresh;
         }
         node
-    }
-}
-
-impl Engine {
-    /// Registers an observer of foreign changes.
-    pub fn on_foreign_change(&self, observer: ForeignObserver) {
-        lock(&self.foreign.observers).push(observer);
-    }
-
-    /// Drops what another session's commit, or an SQL client's, has made stale. When it fails it
-    /// has not happened: the next call does it all again.
-    pub(crate) fn notice_foreign(&self) -> Result<()> {
-        // What is counted later is looked for by the next look.
-        let generation = self.catalog.generation();
-        self.look_for_foreign()?;
-        self.await_observers();
-        if let Some(generation) = generation {
-            (self.foreign.generation).store(generation, Ordering::SeqCst);
-        }
-        Ok(())
-    }
-
-    /// Takes in what others have committed before this call; observers have been told when it
-    /// returns. Without a commit of anybody since the last look: a few nanoseconds (`FOREIGN-6`).
-    pub fn catch_up_if_moved(&self) -> Result<()> {
-        if self.private.is_some() || self.is_readonly() {
-            return Ok(());
-        }
-        // Who has the writer lock has looked when it got it, and no other session has committed
-        // since (WRITER-1).
-        let generation = self.catalog.generation();
-        let has_moved = generation != Some(self.foreign.generation.load(Ordering::SeqCst));
-        match has_moved && !self.writer_lock.is_held() {
-            true => self.catch_up(),
-            false => Ok(()),
-        }
-    }
-
-    fn look_for_foreign(&self) -> Result<()> {
-        let (told, observers) = {
-            let _no_commit = self.commit_lock.lock();
-            if self.catalog.foreign_change()? {
-                self.has_foreign_change.store(true, Ordering::SeqCst);
-            }
-            if !self.has_foreign_change.load(Ordering::SeqCst) {
-                return Ok(());
-            }
-            self.find_constraints()?;
-            self.learn_retention()?; // TIME-3
-            self.learn_holds()?;
-            let before = lock(&self.foreign.mark).clone();
-            let look = (self.catalog).look_at_changes(before.as_ref(), LOOK_ROWS_MAX)?;
-            let seq = look.seq;
-            // Our own commits are not foreign, so a newer number is another session's; the writer
-            // lock was theirs, so nothing here is uncommitted (WRITER-1).
-            let has_new_content = seq > self.known_seq();
-            if has_new_content {
-                self.open_segments()?;
-                self.refresh_redo(seq)?;
-                self.find_pieces()?;
-            }
-            let (held, told) = {
-                let _barrier = self.close_barrier();
-                let _names = self.write_names();
-                if has_new_content {
-                    lock(&self.next_inos).clear();
-                }
-                match look.changed {
-                    None => (self.invalidate(has_new_content), ForeignChange::Everything),
-                    Some(changed) => {
-                        let mut held = self.invalidate_some(&changed, has_new_content);
-                        if look.have_redo_rows_gone {
-                            held.extend(self.invalidate_redone(has_new_content));
-                        }
-                        (held, ForeignChange::Inodes(changed))
-                    }
-                }
-            };
-            if let Err(error) = self.hold_orphans(&held) {
-                *lock(&self.foreign.mark) = None; // Observers are told of everything, then.
-                return Err(error);
-            }
-            if has_new_content {
-                // Only now: the pin follows this number (SESSION-3).
-                self.known_seq.store(seq.0, Ordering::SeqCst);
-                if self.free_space().is_loaded() {
-                    // It may have left something to reclaim that only waited for this pin.
-                    self.may_have_orphans.store(true, Ordering::SeqCst);
-                }
-            }
-            *lock(&self.foreign.mark) = look.mark;
-            self.has_foreign_change.store(false, Ordering::SeqCst);
-            let count = match told {
-                ForeignChange::Everything => &self.foreign.whole_count,
-                ForeignChange::Inodes(_) => &self.foreign.exact_count,
-            };
-            count.fetch_add(1, Ordering::Relaxed);
-            // Before the next look can begin: see `await_observers`.
-            (told, lock(&self.foreign.observers))
-        };
-        for observer in observers.iter() {
-            observer(&told);
-        }
-        Ok(())
-    }
-
-    /// Tells observers what this session has taken back itself (`CONSTRAINT-3`).
-    pub(crate) fn tell_observers(&self, change: &ForeignChange) {
-        for observer in lock(&self.foreign.observers).iter() {
-            observer(change);
-        }
-    }
-
-    /// Waits until observers have been told of what another thread has noticed.
-    pub(crate) fn await_observers(&self) {
-        drop(lock(&self.foreign.observers));
-    }
-
-    /// Marks or forgets all that is cached; returns what is open here (`FOREIGN-4`).
-    pub(crate) fn invalidate(&self, has_new_content: bool) -> HashSet<(StoreId, Ino)> {
-        let mut held = HashSet::new();
-        self.foreign.epoch.fetch_add(1, Ordering::SeqCst);
-        (self.cache).retain(|node| self.stays_stale(node, has_new_content, &mut held));
-        held
-    }
-
-    /// The same for some inodes (`FOREIGN-3`).
-    fn invalidate_some(
-        &self,
-        changed: &[(StoreId, Ino)],
-        has_new_content: bool,
-    ) -> HashSet<(StoreId, Ino)> {
-        let mut held = HashSet::new();
-        self.foreign.epoch.fetch_add(1, Ordering::SeqCst);
-        self.cache.retain_of(changed, |node| {
-            self.stays_stale(node, has_new_content, &mut held)
-        });
-        held
-    }
-
-    /// The same for all of which redo rows are remembered.
-    fn invalidate_redone(&self, has_new_content: bool) -> HashSet<(StoreId, Ino)> {
-        let mut held = HashSet::new();
-        self.foreign.epoch.fetch_add(1, Ordering::SeqCst);
-        self.cache.retain(|node| {
-            let has_redo_rows = !node.lock().content.redo_rows.blocks.is_empty();
-            !has_redo_rows || self.stays_stale(node, has_new_content, &mut held)
-        });
-        held
-    }
-
-    /// Drops what is known of a node; `false`: it can be forgotten itself. Those that are open here
-    /// become `held`.
-    fn stays_stale(
-        &self,
-        node: &Arc<Node>,
-        has_new_content: bool,
-        held: &mut HashSet<(StoreId, Ino)>,
-    ) -> bool {
-        self.foreign.dropped_count.fetch_add(1, Ordering::Relaxed);
-        let mut state = node.lock();
-        self.cache.forget_names(node);
-        if Arc::strong_count(node) == 1 && state.is_idle() {
-            return false;
-        }
-        state.is_stale = true;
-        if has_new_content && !state.in_group {
-            if state.open_count > 0 {
-                held.insert((node.store, node.ino));
-            }
-            state.entries.clear();
-            self.drop_kept(&mut state.content);
-            state.content.forget();
-            self.cache.count_map(node, &state);
-        }
-        if !state.in_group {
-            state.parent = None;
-            state.target = None;
-            state.xattrs = None;
-        }
-        true
-    }
-
-    /// Registers as a holder of what another session unlinked while it was open here (`SESSION-3`),
-    /// or known to a keeper (`NAMELESS-1`).
-    fn hold_orphans(&self, held: &HashSet<(StoreId, Ino)>) -> Result<()> {
-        if held.is_empty() && !self.has_keeper() {
-            return Ok(());
-        }
-        for (store, ino, _) in self.catalog.orphans()? {
-            if self.keep_orphan(store, ino)? || held.contains(&(store, ino)) {
-                self.catalog
-                    .add_holder(store, ino, self.session.liveness.id)?;
-            }
-        }
-        Ok(())
-    }
-}
-
-impl Engine {
-    /// Forgets idle nodes when they keep too much (`CACHE-2`).
-    pub(crate) fn shrink_cache(&self) {
-        self.cache.clock.fetch_add(1, Ordering::Relaxed);
-        if self.cache.bytes.load(Ordering::Relaxed) <= CACHE_BYTES_MAX {
-            return;
-        }
-        let _barrier = self.close_barrier();
-        let _names = self.write_names();
-        self.cache.shrink(CACHE_BYTES_KEPT);
     }
 }

@@ -24,9 +24,9 @@
 use crate::error::{Error, ErrorKind, Result};
 use crate::view::entries::EntryDeltas;
 use crate::view::extent_map::ExtentMap;
+use crate::view::gather::Gather;
 use crate::view::pieces::Pieces;
 use crate::view::redo_rows::{Applied, RedoRows};
-use crate::write::gather::Gather;
 use larder_catalog::{AttrMask, InodeRow};
 use larder_space::format::{Extent, FileKind, Ino, Name, StoreId};
 use larder_space::{Reservation, StreamId};

@@ -1,7 +1,7 @@
 //! The redo rows of an object in memory: plain data, without I/O. See `redo` for words and
 //! invariants.
 
-use crate::write::gather::Gather;
+use crate::view::gather::Gather;
 use larder_catalog::RedoRow;
 use larder_space::format::limits::BLOCK_BYTES;
 use larder_space::format::{Checksum, CommitSeq, Extent};

@@ -16,8 +16,8 @@
 
 use crate::Result;
 use crate::engine::{Engine, lock};
+use crate::view::gather;
 use crate::write::Claims;
-use crate::write::gather;
 use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};

@@ -32,9 +32,9 @@
 
 use crate::Result;
 use crate::engine::{Engine, lock};
+use crate::view::gather::Gather;
 use crate::view::node::{Content, Node, NodeState};
 use crate::write::frozen::{ContentFlush, Fate};
-use crate::write::gather::Gather;
 use larder_space::Purpose;
 use larder_space::format::limits::BLOCK_BYTES;
 use std::sync::Arc;

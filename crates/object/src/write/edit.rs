@@ -8,10 +8,10 @@
 //!   nobody has vouched for the new content.
 
 use crate::engine::{Edit, Engine, lock};
+use crate::view::gather::Gather;
 use crate::view::node::{Node, NodeState, require_alive, stream_of};
 use crate::write::RowEdit;
 use crate::write::change::{ContentGuard, HeldReservation, Wait};
-use crate::write::gather::Gather;
 use crate::write::guard::step;
 use crate::{Error, ErrorKind, Result};
 use larder_catalog::InodeRow;
@@ -537,7 +537,7 @@ impl Engine {
         );
         state.generation = self.open_generation.load(Ordering::SeqCst);
         state.touch_count += 1;
-        self.history.acting.note();
+        self.history.attribution.note();
         self.join_group(node, state);
         self.note_pending(node, state);
     }

@@ -1,8 +1,8 @@
 //! What a commit has frozen: nodes, and their dirty blocks on the way to a segment.
 
+use crate::view::gather::Gather;
 use crate::view::node::{Content, Node};
 use crate::view::redo_rows::Applied;
-use crate::write::gather::Gather;
 use larder_catalog::{AttrMask, ContentRow, InodeRow};
 use larder_space::Reservation;
 use larder_space::format::{Ino, Name};

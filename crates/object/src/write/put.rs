@@ -2,11 +2,11 @@
 
 use crate::Result;
 use crate::engine::Engine;
+use crate::view::gather::Gather;
 use crate::view::node::Node;
 use crate::write::change::HeldReservation;
 use crate::write::claims::Claim;
 use crate::write::edit::too_large;
-use crate::write::gather::Gather;
 use crate::write::guard::WriteGuard;
 use larder_space::Purpose;
 use larder_space::format::limits::{BLOCK_BYTES, FILE_BYTES_MAX};

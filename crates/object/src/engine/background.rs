@@ -3,16 +3,12 @@
 
 use crate::engine::Engine;
 use crate::host::lock;
-use crate::session::liveness::{DOOR, bury_if_dead};
-use crate::session::peers::free_killed_in;
-use crate::session::writer_lock::open_lock;
 use crate::{Error, ErrorKind, Result};
-use larder_space::format::{CommitSeq, SessionId};
-use rustix::fs::{FlockOperation, flock};
+use larder_space::format::CommitSeq;
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// A group that nobody adds to for this part of the commit interval is committed (`COMMIT-5`): 14
 /// ms, so that the commit too has ended 20 ms after the last change.
@@ -27,12 +23,6 @@ const TICK_MIN: Duration = Duration::from_millis(1);
 /// The same in the process of a program that has loaded the extension: it only moves its pin and
 /// reclaims, by commits.
 const TICK_OF_EXTENSION: Duration = Duration::from_secs(1);
-
-/// What others retire waits so much longer for this session before it is reclaimed.
-const PIN_REST: Duration = Duration::from_millis(100);
-
-/// How often the other sessions are looked at, whether they were killed and cannot end.
-const LOOK_REST: Duration = Duration::from_secs(1);
 
 impl Engine {
     /// The session serves this connection of the kernel.
@@ -97,7 +87,9 @@ impl Engine {
         }
         self.notice_foreign()?;
         self.advance_pin()?;
-        self.free_killed_if_due();
+        if self.session.free_killed_if_due() {
+            self.session.find_solitude();
+        }
         if self.session.options.is_extension {
             if let Err(error) = self.reclaim_left() {
                 tracing::warn!("space is not given back: {error}");
@@ -118,18 +110,8 @@ impl Engine {
             self.compact_if_due(); // WORKSPACE-8
         }
         self.shrink_cache();
-        crate::write::buffers::rest();
+        crate::view::buffers::rest();
         Ok(())
-    }
-
-    /// Programs on another mount wait until somebody finds that its server was killed.
-    fn free_killed_if_due(&self) {
-        let mut looked_at = lock(&self.session.liveness.looked_at);
-        if looked_at.elapsed() >= LOOK_REST {
-            *looked_at = Instant::now();
-            free_killed_in(&self.session.directory);
-            self.find_solitude();
-        }
     }
 
     // ---- what the catalog says now ----------------------------------------------------------
@@ -184,31 +166,13 @@ impl Engine {
         self.session.readers.oldest(&self.known_seq)
     }
 
-    /// Other sessions that live; the dead are buried on the way.
-    pub(crate) fn other_pins(&self) -> Result<Vec<(SessionId, CommitSeq)>> {
-        let mut pins = Vec::new();
-        for row in self.catalog.sessions()? {
-            if row.session == self.session.liveness.id {
-                continue;
-            }
-            let door = open_lock(&self.session.directory, DOOR)?;
-            // A session is being born or buried: take it as alive.
-            let is_alive = flock(&door, FlockOperation::NonBlockingLockExclusive).is_err()
-                || bury_if_dead(&self.session.directory, &self.catalog, row.session)?;
-            if is_alive {
-                pins.push((row.session, row.pin_seq));
-            }
-        }
-        Ok(pins)
-    }
-
     /// The newest commit whose retired extents nobody can reach any more (`SESSION-2`).
     pub(crate) fn reclaim_horizon(&self) -> Result<CommitSeq> {
         if self.writer_lock.is_held() && !lock(&self.group).has_others {
             return Ok(self.own_pin()); // SESSION-4
         }
         // The sessions are read after our own newest commit: a session born later pins at least it.
-        let others = self.other_pins()?;
+        let others = self.session.other_pins(&self.catalog)?;
         let kept = self.catalog.oldest_transaction_pin()?; // WORKSPACE-2
         let oldest = others.into_iter().map(|(_, pin)| pin).chain(kept).min();
         Ok(oldest.map_or_else(|| self.own_pin(), |pin| pin.min(self.own_pin())))
@@ -218,15 +182,10 @@ impl Engine {
     /// a commit, and has everybody look at the catalog anew.
     fn advance_pin(&self) -> Result<()> {
         let pin = self.own_pin();
-        let is_due =
-            lock(&self.session.liveness.pinned_at).is_none_or(|at| at.elapsed() >= PIN_REST);
-        if is_due
-            && pin.0 > self.session.liveness.row_pin.load(Ordering::SeqCst)
-            && self.catalog.sessions()?.len() > 1
-        {
-            self.catalog.set_pin(self.session.liveness.id, pin)?;
-            self.session.liveness.row_pin.store(pin.0, Ordering::SeqCst);
-            *lock(&self.session.liveness.pinned_at) = Some(Instant::now());
+        let liveness = &self.session.liveness;
+        if liveness.is_pin_due(pin) && self.catalog.sessions()?.len() > 1 {
+            self.catalog.set_pin(liveness.id, pin)?;
+            liveness.note_pin(pin);
         }
         Ok(())
     }

@@ -7,7 +7,7 @@
 //!   extending the object reveals zeros and nothing else.
 //! * `GATHER-3` [`Gather::memory_bytes`] is what the buffers of all its chunks take of memory.
 
-use crate::write::buffers;
+use crate::view::buffers;
 use larder_segment::PageBuf;
 use larder_space::format::limits::BLOCK_BYTES;
 use std::collections::BTreeMap;

@@ -2,6 +2,7 @@
 
 use crate::commit::refused_content::remove_leftovers;
 use crate::engine::Engine;
+use crate::engine::tuning;
 use crate::error::{Error, ErrorKind, Result, io_error};
 use crate::host::{random_id, system_clock};
 use crate::session::group_fsync::SharedFlush;
@@ -12,7 +13,7 @@ use crate::session::readonly::Readonly;
 use crate::session::workspace::Workspace;
 use crate::session::writer_lock::WriterLock;
 use crate::session::writers::Writers;
-use crate::session::{Company, Session, open_directory, tuning};
+use crate::session::{Company, Session, open_directory};
 use crate::space::host_reserve::UNMEASURED;
 use larder_catalog::{Catalog, DatabaseInit};
 use larder_segment::directory::DatabaseDir;
@@ -229,7 +230,7 @@ impl Engine {
             let _no_commit = self.commit_lock.lock();
             self.stop("the database was closed; open it again".into());
         }
-        crate::write::buffers::drain();
+        crate::view::buffers::drain();
         let ended = (self.session.liveness).end(&self.catalog, self.session.options.birth);
         outcome.and(ended)
     }
