@@ -17,6 +17,7 @@ mod clones_past;
 mod clones_past_model;
 mod clones_past_redo;
 mod clones_race;
+mod golden;
 mod history;
 mod history_columns;
 mod history_columns_model;

@@ -29,8 +29,8 @@ use larder::{
     Retention, SqlSession, SqlValue, StoreId,
 };
 use larder_testkit::{Generator, Mix, Model, Op, Rng, digest, explain_difference};
-use seen::{BY_FUNCTIONS, BY_SESSION, EVERYTHING, see, see_functions, see_session};
-pub use seen::{ON_A_MOUNT, Sight, as_shown, find_difference, see_mount};
+use seen::{BY_FUNCTIONS, BY_SESSION, EVERYTHING, see_functions, see_session};
+pub use seen::{ON_A_MOUNT, Sight, as_shown, find_difference, see, see_mount};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -1,0 +1,336 @@
+//! A database of each format that was ever released reads as it was written: `tests/golden/vN`.
+//!
+//! It is what a kill left, with everything that a database may hold: its log not copied, small
+//! overwrites not written in place. Beside it stands what is in it, as people see it. What a later
+//! version makes otherwise, and a database that is there, is a new format.
+use crate::common;
+use crate::common::moments::{Clock, HOUR, SECOND};
+use crate::common::sql::integer;
+use crate::common::temporal::{as_of, client, present, query};
+use crate::common::{OWNER, assert_clean, crash, folder, name, put};
+use crate::world::see;
+use larder::{
+    Database, DefragOptions, Moment, NewNode, NodeId, RenameMode, SetAttr, SetTime, VerifyOptions,
+    XattrMode,
+};
+use larder_testkit::EntryKind;
+use std::fmt::Write;
+use std::fs;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+const R: NodeId = NodeId::ROOT;
+const SEGMENT: &str = "segments/00000.seg";
+const SNAPSHOTS: [&str; 3] = ["first", "second", "third"];
+
+fn golden() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/v1")
+}
+
+/// Bytes that no two blocks have in common, and that take little room in an archive.
+fn lines(len_bytes: usize, salt: u64) -> Vec<u8> {
+    let line = |number: u64| format!("{salt:07} {number:07}\n").into_bytes();
+    (0..).flat_map(line).take(len_bytes).collect()
+}
+
+fn run(db: &Database, text: &str) {
+    query(db, text);
+}
+
+/// Everything that a database may hold, in three moments and a present.
+fn furnish(clock: &Clock, dir: &Path) -> Database {
+    let db = clock.create(dir, 64, HOUR);
+    let step = || {
+        db.sync().unwrap();
+        clock.pass(SECOND);
+    };
+    let docs = folder(&db, R, "docs");
+    let deep = folder(&db, docs, "größer 漢字");
+    put(&db, deep, "inline", b"a few bytes");
+    put(&db, docs, "empty", b"");
+    let large = put(&db, docs, "large", &lines(2 << 20, 1));
+    let spliced = put(&db, docs, "spliced", &lines(1 << 20, 2));
+    let sparse = put(&db, docs, "sparse", &lines(70_000, 3));
+    let file = db.open_file(sparse, true).unwrap();
+    file.write_at(20 << 20, &lines(100_000, 4)).unwrap();
+    file.set_len(30 << 20).unwrap();
+    drop(file);
+    let linked = put(&db, docs, "one name", &lines(9000, 5));
+    db.link(linked, deep, &name("another name")).unwrap();
+    db.set_xattr(linked, b"user.author", b"somebody", XattrMode::Set)
+        .unwrap();
+    db.create_node(
+        docs,
+        &name("link"),
+        NewNode::Symlink(b"large"),
+        0o777,
+        OWNER,
+    )
+    .unwrap();
+    db.create_store("mail", "files", None, None).unwrap();
+    db.put(b"/mail/letter", &lines(5000, 6)).unwrap();
+    db.put(b"/mail/note", b"short").unwrap();
+    step();
+    let owner = client(dir);
+    owner.run(
+        "ALTER TABLE main ADD COLUMN rating INTEGER CHECK (rating BETWEEN 1 AND 5);
+         CREATE TABLE album (id INTEGER PRIMARY KEY, title TEXT, year REAL, cover BLOB,
+           UNIQUE (title));
+         CREATE TABLE page (album INTEGER REFERENCES album (id) ON DELETE CASCADE, number INTEGER);
+         CREATE INDEX album_year ON album (year);
+         CREATE VIEW titles AS SELECT title FROM album;
+         CREATE TABLE sent (ino INTEGER, at TEXT DEFAULT 'then');
+         CREATE TRIGGER mail_sent AFTER INSERT ON mail BEGIN
+           INSERT INTO sent (ino) VALUES (new.ino); END",
+    );
+    db.track_table("album").unwrap();
+    run(
+        &db,
+        "INSERT INTO album VALUES (1, 'The sea', 1.5, x'00ff'), (2, NULL, -0.0, NULL),
+           (9007199254740993, 'x', 2, 'text'); INSERT INTO page VALUES (1, 1), (1, 2)",
+    );
+    db.track_table("main").unwrap();
+    run(&db, "UPDATE main SET rating = 4 WHERE kind = 'file'");
+    step();
+    db.create_snapshot("first").unwrap();
+    db.seal_snapshot("first", None).unwrap();
+
+    // What is in the middle, and what shares.
+    let file = db.open_file(spliced, true).unwrap();
+    file.insert_range(500_001, b"in the middle").unwrap();
+    file.delete_range(700_000, 123_456).unwrap();
+    file.insert_hole(300_000, 70_000).unwrap();
+    drop(file);
+    db.clone_path(None, b"/docs", b"/copy").unwrap();
+    step();
+    let file = db.open_file(large, true).unwrap();
+    file.write_at(1 << 20, &lines(300_000, 7)).unwrap();
+    drop(file);
+    db.rename(
+        docs,
+        &name("one name"),
+        R,
+        &name("renamed"),
+        RenameMode::Replace,
+    )
+    .unwrap();
+    let mode = SetAttr {
+        mode: Some(0o600),
+        uid: Some(1234),
+        mtime: Some(SetTime::At(-1)),
+        ..SetAttr::default()
+    };
+    db.set_attr(large, &mode).unwrap();
+    run(
+        &db,
+        "UPDATE album SET title = 'other' WHERE id = 1; DELETE FROM album WHERE id = 2",
+    );
+    run(
+        &db,
+        "UPDATE main SET rating = 5 WHERE rating = 4 AND size > 100000",
+    );
+    db.put(b"/mail/later", &lines(3000, 8)).unwrap();
+    step();
+    db.create_snapshot("second").unwrap();
+    db.seal_snapshot("second", None).unwrap();
+
+    // What goes, and what moves.
+    for path in [&b"/docs/empty"[..], b"/mail/note", b"/copy/large"] {
+        let (parent, last) = db.resolve_parent(path).unwrap();
+        db.unlink(parent, &last).unwrap();
+    }
+    step();
+    db.defrag(&[], &DefragOptions::default(), &mut |_| {})
+        .unwrap();
+    let past = db.as_of(&Moment::Snapshot("first".into())).unwrap();
+    db.clone_path(Some(&past), b"/docs", b"/then").unwrap();
+    drop(past);
+    step();
+    db.create_snapshot("third").unwrap();
+    db.hold_snapshot("third", "auditor").unwrap();
+    // Small overwrites that wait to be written in place.
+    for index in 0..8 {
+        let file = db.open_file(large, true).unwrap();
+        file.write_at(index * 200_000, &lines(4096, 100 + index))
+            .unwrap();
+        file.sync().unwrap();
+        clock.pass(SECOND);
+    }
+    db
+}
+
+/// What people see of the database, at each moment.
+fn describe(db: &Database) -> String {
+    let mut out = String::new();
+    let moments = SNAPSHOTS.map(|name| (name, Some(Moment::Snapshot(name.into()))));
+    for (title, moment) in moments.into_iter().chain([("present", None)]) {
+        writeln!(out, "== {title}").unwrap();
+        let past = moment.as_ref().map(|moment| db.as_of(moment).unwrap());
+        for (path, seen) in see(past.as_ref().unwrap_or(db), "/").unwrap() {
+            let (uid, gid) = seen.owner;
+            let what = match &seen.entry.kind {
+                EntryKind::Directory => "directory".to_owned(),
+                EntryKind::Symlink(target) => format!("link to {target}"),
+                EntryKind::File {
+                    nlink,
+                    len_bytes,
+                    content,
+                } => format!("file, {nlink} names, {len_bytes} bytes, {content:016x}"),
+            };
+            writeln!(
+                out,
+                "{path}/ {} {:o} {uid}:{gid} {what}; {} {} {} {:?}",
+                seen.entry.inode,
+                seen.entry.mode,
+                seen.mtime_ns,
+                seen.ctime_ns,
+                seen.btime_ns,
+                seen.entry.xattrs
+            )
+            .unwrap();
+        }
+        let rows = match &moment {
+            Some(moment) => as_of(db, moment, "album"),
+            None => present(db, "album"),
+        };
+        rows.iter()
+            .for_each(|row| writeln!(out, "album: {row:?}").unwrap());
+    }
+    writeln!(out, "== rows").unwrap();
+    for table in ["page", "titles", "sent", "main_path"] {
+        let rows = present(db, table);
+        rows.iter()
+            .for_each(|row| writeln!(out, "{table}: {row:?}").unwrap());
+    }
+    let objects = "SELECT type, name, tbl_name, sql FROM sqlite_schema
+                   WHERE name NOT LIKE 'larder%' AND sql IS NOT NULL
+                     AND (tbl_name IN ('album', 'page', 'titles', 'sent')
+                       OR name = 'mail_sent') ORDER BY name";
+    for row in query(db, objects) {
+        writeln!(out, "schema: {row:?}").unwrap();
+    }
+    writeln!(out, "== database").unwrap();
+    for store in db.stores().unwrap() {
+        writeln!(
+            out,
+            "store: {} {} {}",
+            store.name, store.provider, store.mount
+        )
+        .unwrap();
+    }
+    for row in db.snapshots().unwrap() {
+        let holds = row.holds.join(", ");
+        writeln!(
+            out,
+            "snapshot: {} {} {} [{holds}]",
+            row.name, row.seq, row.at_ns
+        )
+        .unwrap();
+    }
+    db.log(None, None, &mut |commit| {
+        let paths: Vec<_> = (commit.changes.iter())
+            .map(|change| String::from_utf8_lossy(&change.path).into_owned())
+            .collect();
+        writeln!(
+            out,
+            "commit: {} {} {}",
+            commit.seq,
+            commit.at_ns,
+            paths.join(" ")
+        )
+        .unwrap();
+        ControlFlow::Continue(())
+    })
+    .unwrap();
+    out
+}
+
+fn clock() -> Clock {
+    let clock = Clock::new();
+    clock.pass(100 * SECOND);
+    clock
+}
+
+#[test]
+fn a_golden_database_reads_as_it_was_written_and_goes_on() {
+    let dir = common::scratch();
+    let place = dir.path().join("t.larder");
+    fs::create_dir_all(place.join("segments")).unwrap();
+    for file in ["catalog.db", "catalog.db-wal", SEGMENT] {
+        let bytes = fs::read(golden().join(file)).unwrap();
+        fs::write(place.join(file), bytes).unwrap();
+    }
+    let expected = fs::read_to_string(golden().join("content.txt")).unwrap();
+    let (length, expected) = expected.split_once('\n').unwrap();
+    // What follows is zero: it is not in the tree.
+    let segment = fs::File::options().write(true).open(place.join(SEGMENT));
+    segment.unwrap().set_len(length.parse().unwrap()).unwrap();
+
+    let db = clock().open(dir.path());
+    let waiting = query(&db, "SELECT count(*) FROM larder_patch");
+    assert_ne!(
+        waiting,
+        [[integer(0)]],
+        "overwrites wait to be written in place"
+    );
+    let found = describe(&db);
+    for (at, (expected, found)) in expected.lines().zip(found.lines()).enumerate() {
+        assert_eq!(expected, found, "line {}", at + 2);
+    }
+    assert_eq!(expected, found);
+    assert_clean(&db);
+    let seals = db.verify_seals(&VerifyOptions::default()).unwrap();
+    assert!(seals.is_clean() && seals.seals.len() == 2, "{seals:?}");
+
+    // It goes on: everything in it is changed, moved, and let go.
+    let large = db.resolve(b"/docs/large", false).unwrap().node;
+    let file = db.open_file(large, true).unwrap();
+    file.insert_range(12_345, &lines(5000, 9)).unwrap();
+    file.sync().unwrap();
+    drop(file);
+    db.put(b"/mail/new", b"more").unwrap();
+    let past = db.as_of(&Moment::Snapshot("second".into())).unwrap();
+    db.clone_path(Some(&past), b"/copy", b"/again").unwrap();
+    drop(past);
+    db.sync().unwrap();
+    db.defrag(&[], &DefragOptions::default(), &mut |_| {})
+        .unwrap();
+    assert_clean(&db);
+    db.close().unwrap();
+    let db = clock().open(dir.path());
+    let moment = Moment::Snapshot("first".into());
+    let first = see(&db.as_of(&moment).unwrap(), "/docs").unwrap();
+    let then = see(&db, "/then").unwrap();
+    assert!(first.keys().eq(then.keys()));
+    for (path, seen) in &first {
+        let (was, is) = (&seen.entry.kind, &then[path].entry.kind);
+        assert_eq!(was, is, "{path}");
+    }
+    db.close().unwrap();
+}
+
+/// For a new format only: `LARDER_GOLDEN=DIR` takes the database and what is in it.
+#[test]
+#[ignore = "it writes a golden database, once for each format"]
+fn write_a_golden_database() {
+    let target = PathBuf::from(std::env::var("LARDER_GOLDEN").unwrap());
+    let (dir, left) = (common::scratch(), common::scratch());
+    let db = furnish(&Clock::new(), dir.path());
+    crash(dir.path(), left.path());
+    db.close().unwrap();
+    let left = left.path().join("t.larder");
+    let mut segment = fs::read(left.join(SEGMENT)).unwrap();
+    let length = segment.len();
+    segment.truncate(segment.iter().rposition(|&byte| byte != 0).unwrap() + 1);
+    fs::create_dir_all(target.join("segments")).unwrap();
+    fs::write(target.join(SEGMENT), segment).unwrap();
+    for file in ["catalog.db", "catalog.db-wal"] {
+        fs::copy(left.join(file), target.join(file)).unwrap();
+    }
+    let text = {
+        let copy = common::scratch();
+        crash(left.parent().unwrap(), copy.path());
+        describe(&clock().open(copy.path()))
+    };
+    fs::write(target.join("content.txt"), format!("{length}\n{text}")).unwrap();
+}
