@@ -16,7 +16,7 @@ const FINDINGS_MAX: usize = 100;
 
 /// Checks of the system tables: each query gives one finding per row.
 const SYSTEM: &[&str] = &[
-    "SELECT 'larder_gate: the gate is open, so nothing guards the tables (CATALOG-3)'
+    "SELECT 'larder_gate: the guard switch is open, so nothing guards the tables (CATALOG-3)'
        FROM (SELECT 1) WHERE (SELECT open FROM larder_gate) IS NOT 0",
     "SELECT 'larder_meta: ' || wanted.key || ' is missing' FROM (
          SELECT 'database_id' AS key UNION ALL SELECT 'capacity_bytes' UNION ALL SELECT \

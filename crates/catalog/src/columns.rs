@@ -86,9 +86,9 @@ impl Catalog {
         })
     }
 
-    /// Sets a user column, in a transaction of its own, as plain SQL would: the gate stays closed.
-    /// Bytes are text when they are UTF-8, else a blob; the column's affinity makes numbers of
-    /// numerals. `None` is NULL. The user's constraints may refuse it.
+    /// Sets a user column, in a transaction of its own, as plain SQL would: the guard switch stays
+    /// closed. Bytes are text when they are UTF-8, else a blob; the column's affinity makes numbers
+    /// of numerals. `None` is NULL. The user's constraints may refuse it.
     pub fn set_user_column(
         &self,
         store: StoreId,

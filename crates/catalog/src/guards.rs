@@ -1,12 +1,15 @@
 //! How the engine's own writes pass the guard triggers (`CATALOG-3`).
 //!
-//! Where no trigger exists but the guards, the writer runs without triggers: looking at the gate
-//! for each row, and the statement journal that a trigger which may refuse needs, cost as much as
-//! the changes themselves. Where a user has triggers, all run, with the gate open.
+//! The *guard switch* is the row of `larder_gate`. A guard trigger refuses a write while it is
+//! closed, and does nothing while it is open.
+//!
+//! Where no trigger exists but the guards, the writer runs without triggers: reading the guard
+//! switch for each row, and the statement journal that a trigger which may refuse needs, cost as
+//! much as the changes themselves. Where a user has triggers, all run, with the guard switch open.
 //!
 //! ```text
-//!  unknown ──(schema version seen)──▶ alone: triggers off, gate closed
-//!     ▲                          └──▶ not alone: triggers on, gate open inside the transaction
+//!  unknown ──(schema version seen)──▶ alone: triggers off, switch closed
+//!     ▲                          └──▶ not alone: triggers on, switch open inside the transaction
 //!     └── the schema version changes, seen at the begin of the next transaction
 //! ```
 //!
@@ -143,7 +146,7 @@ impl Guards {
         set_guard_switch(txn, is_open)
     }
 
-    /// On the connection of another program: always by the gate.
+    /// On the connection of another program: always by the guard switch.
     pub(crate) fn for_client() -> Guards {
         Guards {
             is_client: true,
@@ -159,9 +162,9 @@ impl Guards {
         }
         let version = schema_version(txn)?;
         if self.schema_version != Some(version) {
-            // With the gate open a guard does nothing, whatever its name. A watched or temporal
-            // table that no foreign key changes when another one changes changes by plain SQL only,
-            // or the commit keeps it (TEMPORAL-4).
+            // With the guard switch open a guard does nothing, whatever its name. A watched or
+            // temporal table that no foreign key changes when another one changes changes by plain
+            // SQL only, or the commit keeps it (TEMPORAL-4).
             self.are_alone = txn
                 .query_row(
                     "SELECT NOT EXISTS (SELECT 1 FROM sqlite_schema WHERE type = 'trigger' \

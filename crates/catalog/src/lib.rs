@@ -7,7 +7,7 @@
 //! holds which blocks; it is *live* until a commit *retires* it, and *reclaim* deletes it. A
 //! *change set* is what one group commit changes; *commit seq* numbers them. A *session* is a
 //! process that has the database open; its *pin* keeps what was retired later from being reclaimed.
-//! The *gate* tells the guard triggers whether a write comes from the engine (`guards`). What
+//! The *guard switch* is the row that lets the engine pass its guard triggers (`guards`). What
 //! commits supersede is kept in the *history* (`history`), and read by a catalog of the *past*
 //! (`past`).
 //!
@@ -18,10 +18,11 @@
 //!   group; `check` reads them all.
 //! * `CATALOG-2` A change set is applied as a whole or not at all, and so is everything else that
 //!   writes. *Guard*: one `BEGIN IMMEDIATE … COMMIT`; leaving early rolls back.
-//! * `CATALOG-3` Outside the engine's transactions the gate is closed, and with the gate closed
-//!   only user columns and attributes of a store table can change. *Guard*: guard triggers in pure
-//!   SQL, which hold in every SQLite ≥ 3.40; `check` reports an open gate and missing triggers.
-//!   Only the engine's own writer passes them, and a user's triggers see what it does (`guards`).
+//! * `CATALOG-3` Outside the engine's transactions the guard switch is closed, and while it is
+//!   closed only user columns and attributes of a store table can change. *Guard*: guard triggers
+//!   in pure SQL, which hold in every SQLite ≥ 3.40; `check` reports an open guard switch and
+//!   missing triggers. Only the engine's own writer passes them, and a user's triggers see what it
+//!   does (`guards`).
 //! * `CATALOG-4` Inode numbers, store ids, session ids and numbers of shared map pages are never
 //!   reused. *Guard*: counters that only grow, raised in the transaction that uses them.
 //! * `CATALOG-5` After a COMMIT with an unknown outcome nothing is written any more. *Guard*: a

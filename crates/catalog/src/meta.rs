@@ -1,4 +1,4 @@
-//! The gate, and the counters and facts of `larder_meta`.
+//! The guard switch, and the counters and facts of `larder_meta`.
 
 use crate::codec::{signed, unsigned};
 use crate::error::{At, CatalogError, Result};
@@ -10,7 +10,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 /// they remember.
 pub(crate) const KEPT_NS_MIN: i64 = 5_000_000_000;
 
-/// Opens or closes the gate; `CATALOG-3` wants every transaction that opens it to close it.
+/// Opens or closes the guard switch. Every transaction that opens it must close it (`CATALOG-3`).
 pub(crate) fn set_guard_switch(connection: &Connection, is_open: bool) -> Result<()> {
     let changed = connection
         .prepare_cached("UPDATE larder_gate SET open = ?1")

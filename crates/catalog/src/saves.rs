@@ -451,7 +451,7 @@ impl<'s> Saver<'s> {
 
 /// What the connection does by itself: foreign keys do not act on what moves from row to row, since
 /// at the end all of them lead to a row again; where rows of other tables follow, their triggers
-/// run, with the gate open.
+/// run, with the guard switch open.
 struct Settings {
     keys: Option<bool>,
     triggers: Option<bool>,

@@ -402,10 +402,10 @@ mod tests {
             ],
             "CATALOG-8"
         );
-        let gate: i64 = connection
+        let is_open: i64 = connection
             .query_row("SELECT open FROM larder_gate", [], |row| row.get(0))
             .unwrap();
-        assert_eq!(gate, 0, "CATALOG-3");
+        assert_eq!(is_open, 0, "CATALOG-3");
     }
 
     /// A database of an older format with a store, a file and, from 7 on, history.

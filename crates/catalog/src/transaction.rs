@@ -195,7 +195,7 @@ impl Catalog {
 }
 
 /// The steps of a transaction have one moment, unless all were taken back. With triggers off or the
-/// gate closed: a transaction of its own in what its owner began.
+/// guard switch closed: a transaction of its own in what its owner began.
 pub(crate) fn note_moment(connection: &Connection, now_ns: i64, author: Author) -> Result<()> {
     set_guard_switch(connection, true)?;
     let mut seq = CommitSeq(find_meta(connection, "commit_seq")? as u64);

@@ -33,7 +33,7 @@ use std::sync::{Arc, Mutex};
 /// A trigger with this does nothing in the engine's commits: it is a guard, or might as well be
 /// one.
 const GUARDED: &str = "WHEN (SELECT open FROM larder_gate) IS NOT 1";
-/// Triggers of the gate's table, which refuse what nobody does.
+/// Triggers on the table of the guard switch, which refuse what nobody does.
 const OF_THE_GUARD_SWITCH: [&str; 2] = ["larder_gate_stays", "larder_gate_is_one"];
 /// Triggers of watched and of temporal tables, and where they write.
 const TRACKERS: [&str; 2] = ["larder_watch_", "larder_temporal_"];
@@ -341,8 +341,8 @@ mod tests {
             "",
             "-- tracked: its triggers run when a file goes",
             "CREATE TRIGGER t AFTER INSERT ON idle BEGIN SELECT 1; END",
-            // By plain SQL only: then the gate is closed, and the store's own triggers keep what it
-            // changes.
+            // By plain SQL only: then the guard switch is closed, and the store's own triggers keep
+            // what it changes.
             "CREATE TRIGGER t AFTER INSERT ON idle BEGIN UPDATE main SET mode = 1; END",
             "CREATE TRIGGER t AFTER UPDATE ON main BEGIN INSERT INTO audit VALUES (NEW.size); END",
             "CREATE TRIGGER t BEFORE INSERT ON MAIN WHEN NEW.size > 9 BEGIN SELECT RAISE(ABORT, \

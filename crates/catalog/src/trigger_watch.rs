@@ -1,14 +1,14 @@
 //! A watch over the user's triggers in the engine's own changes.
 //!
 //! # Words
-//! The engine's own changes pass the guards (`guards`); where the user has triggers, the gate is
-//! open while those run. A *watch* knows which triggers are ours, what only the engine changes, and
-//! for how long a statement has been in the user's triggers.
+//! The engine's own changes pass the guards (`guards`); where the user has triggers, the guard
+//! switch is open while those run. A *watch* knows which triggers are ours, what only the engine
+//! changes, and for how long a statement has been in the user's triggers.
 //!
 //! # Invariants
-//! * `SAFE-6` Behind the open gate no trigger of the user's changes what only the engine changes.
-//!   *Guard*: [`Watch::judge`], while a statement is compiled, so that statements that are kept
-//!   cost nothing.
+//! * `SAFE-6` While the guard switch is open no trigger of the user's changes what only the engine
+//!   changes. *Guard*: [`Watch::judge`], while a statement is compiled, so that statements that are
+//!   kept cost nothing.
 //! * `SAFE-7` A statement of the engine spends at most [`TRIGGER_TIME_MAX`] in triggers of the
 //!   user's. *Guard*: [`Watch::is_over`], asked every [`OPERATIONS`] operations. (A person's own
 //!   statements take as long as he lets them.)
@@ -36,7 +36,7 @@ const TRIGGER_BEGINS: &[u8] = b"-- TRIGGER ";
 /// Watches the user's triggers on one connection that writes.
 #[derive(Default)]
 pub(crate) struct Watch {
-    /// The gate is open for the engine's statements.
+    /// The guard switch is open for the engine's statements.
     is_open: AtomicBool,
     /// The guards look at a user's statement: what they refuse need not be refused before.
     is_standing: AtomicBool,
@@ -89,13 +89,13 @@ impl Watch {
         *lock(&self.known) = findings;
     }
 
-    /// The gate is open for the engine, or no longer.
+    /// The guard switch is open for the engine, or no longer.
     pub(crate) fn set_open(&self, is_open: bool) {
         self.is_open.store(is_open, Ordering::Relaxed);
         self.is_standing.store(false, Ordering::Relaxed);
     }
 
-    /// The gate is closed, and what follows is a user's statement.
+    /// The guard switch is closed, and what follows is a user's statement.
     pub(crate) fn stand(&self) {
         self.is_open.store(false, Ordering::Relaxed);
         self.is_standing.store(true, Ordering::Relaxed);

@@ -16,7 +16,7 @@ pub const RETIRED: [Retired<'_>; 20] = [
     ("acting", "commit attribution", 0),
     ("deed", "operation", 43),
     ("deeds", "operations", 7),
-    ("gate", "freeze barrier; guard switch", 2),
+    ("gate", "freeze barrier; guard switch", 0),
     ("healing", "object defragmentation", 0),
     ("home", "pre-image", 8),
     ("homes", "pre-images", 0),

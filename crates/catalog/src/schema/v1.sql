@@ -10,8 +10,8 @@ CREATE TABLE larder_meta (
   value ANY NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- The gate (CATALOG-3): the engine opens it inside its transactions and closes it before COMMIT,
--- so everybody else always finds it closed, and the guard triggers refuse them.
+-- The guard switch (CATALOG-3): the engine opens it inside its transactions and closes it before
+-- COMMIT, so everybody else always finds it closed, and the guard triggers refuse them.
 CREATE TABLE larder_gate (
   id INTEGER PRIMARY KEY CHECK (id = 1),
   open INTEGER NOT NULL CHECK (open IN (0, 1))

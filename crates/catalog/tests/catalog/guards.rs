@@ -541,7 +541,10 @@ fn check_finds_what_went_round_the_guards() {
             "inode 3 of main has no root",
         ],
     );
-    clean("SELECT 'the gate stays open'", &["the gate is open"]);
+    clean(
+        "SELECT 'the guard switch stays open'",
+        &["the guard switch is open"],
+    );
     clean(
         "INSERT INTO main_dirent (parent, name, ino) VALUES (1, 'x', 77)",
         &["names inode 77, which does not exist"],
