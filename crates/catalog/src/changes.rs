@@ -136,15 +136,14 @@ pub struct ChangeSet {
     /// [`RedoRow::seq`] is not used: it is this commit.
     pub redo_rows: Vec<(StoreId, Ino, RedoRow)>,
     /// All redo rows of the object up to that commit have been written in place, or are replaced
-    /// by newer ones: they go. The number: if they have just so many blocks, the places of these
-    /// blocks have held nothing else since the commits of the rows, and the history needs no copy
-    /// of them.
+    /// by newer ones: they go. The number: if they have just so many blocks, their targets have
+    /// held nothing else since the commits of the rows, and the history needs no copy of them.
     pub redo_applied: Vec<(StoreId, Ino, CommitSeq, Option<u64>)>,
     /// Among `inodes` are some that were deleted once: who remembers that they are gone has to be
     /// told (`FOREIGN-1`).
     pub has_revived: bool,
-    /// Blocks that will be written over, and the blocks that have their content until this commit
-    /// (`HISTORY-4`); the copies are in `allocated` and `retired`.
+    /// Targets of redo rows that will be written over, and the copies that have their content until
+    /// this commit (`HISTORY-4`); the copies are in `allocated` and `retired`.
     pub pre_images: Vec<(Extent, Extent)>,
     /// Blocks whose content was moved, and where it lies from this commit on (`HISTORY-5`). The new
     /// places are in `allocated`, the old ones in `retired`.

@@ -19,17 +19,17 @@
 //!   raising the number are one transaction; extents are reclaimed with the same horizon; who reads
 //!   a state pins it in a transaction that looks at the number ([`Catalog::pin_past`]), and reclaim
 //!   looks at the pins in its own; what was read counts only if the pin outlived it.
-//! * `HISTORY-4` What blocks held before a redo row was written over them can be read where
-//!   `larder_home` says: for commit S the row with the lowest `until_seq` > S counts. *Guard*: the
-//!   row is durable before anything is written over; the copy is an extent that is retired by the
-//!   same commit.
+//! * `HISTORY-4` What the targets of redo rows held before they were written over can be read where
+//!   their pre-images say (`pre_images`): for commit S the row with the lowest `until_seq` > S
+//!   counts. *Guard*: the row is durable before its target is written over; the copy is an extent
+//!   that is retired by the same commit.
 //! * `HISTORY-5` What lay in the old place of a move made by commit M can be read, for commits
-//!   before M, where `larder_home` says, and from there on as of M, since that may have moved
+//!   before M, where its pre-image says, and from there on as of M, since that may have moved
 //!   again. So the old place is needed by nobody but those who read it now. *Guard*: the rows are
 //!   written by M itself; the old place is reclaimed only behind the pins of all sessions.
 //!
 //! Stores may keep history for different times: their invariants are those of `store_retention`.
-//! Redo rows of blocks whose place holds the same content once they are applied need no copy
+//! Redo rows whose targets hold the same content once they are applied need no copy
 //! (`ChangeSet::redo_applied`), unless they hide older ones that are in the history: a state
 //! that has those needs these as well. A transaction of several steps has one moment, its end:
 //! nobody reads a step. What plain SQL changes by itself has none before the next commit: who names
@@ -56,7 +56,7 @@ const TABLE: &str = "larder_history";
 pub(crate) const GIVEN_UP: &str = "history_given_up_seq";
 /// Where the history begins; of a store, where that is later (`HISTORY-7`).
 pub(crate) const BEGINS: &str = "history_begins_seq";
-/// No row about pre-images has more blocks, so a look for one is short (`pre_images_over`).
+/// No pre-image has more blocks, so a look for one is short (`pre_images_over`).
 pub(crate) const PRE_IMAGE_BLOCKS_MAX: u64 = 1024;
 
 /// Keeps one page of a list of pieces: `store`, `ino`, `page`.
@@ -351,7 +351,7 @@ pub(crate) fn newest_until(connection: &Connection) -> Result<CommitSeq> {
         .at(TABLE)
 }
 
-/// Notes where the content of blocks is that will be written over (`HISTORY-4`).
+/// Notes where the content of targets is that will be written over (`HISTORY-4`).
 pub(crate) fn add_pre_images(
     txn: &Connection,
     seq: CommitSeq,
@@ -364,13 +364,13 @@ pub(crate) fn add_pre_images(
              VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
         )
         .at("larder_home")?;
-    for (origin, copy) in pre_images {
-        for skip in (0..origin.block_count).step_by(PRE_IMAGE_BLOCKS_MAX as usize) {
-            let count = PRE_IMAGE_BLOCKS_MAX.min(origin.block_count - skip);
+    for (target, copy) in pre_images {
+        for skip in (0..target.block_count).step_by(PRE_IMAGE_BLOCKS_MAX as usize) {
+            let count = PRE_IMAGE_BLOCKS_MAX.min(target.block_count - skip);
             insert
                 .execute(params![
-                    origin.segment.0,
-                    signed(origin.start_block + skip),
+                    target.segment.0,
+                    signed(target.start_block + skip),
                     signed(seq.0),
                     signed(count),
                     copy.segment.0,

@@ -15,7 +15,7 @@
 //!   sharers follow. A row with sharers is not joined to another.
 //! * `SHARE-9` A retired row lives again only by a commit that gives it a holder, whose content is
 //!   that of a state before the row was retired. So `retired_seq` only grows, and whoever held it
-//!   before reads on: its blocks hold what they held then, or `larder_home` says where that is.
+//!   before reads on: its blocks hold what they held then, or a pre-image says where that is.
 //!   *Guard*: the state is named in [`Sharing::as_of`], and its commit is compared with
 //!   `retired_seq`; who names it has it pinned (`HISTORY-3`).
 //!

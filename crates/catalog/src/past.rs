@@ -86,8 +86,8 @@ impl Catalog {
         }
     }
 
-    /// Places that were copied by a commit after `seq`, and that commit (`HISTORY-4`). O(rows
-    /// found).
+    /// The targets of pre-images that a commit after `seq` wrote, and that commit (`HISTORY-4`).
+    /// O(rows found).
     pub fn pre_images_after(&self, seq: CommitSeq) -> Result<Vec<(Extent, CommitSeq)>> {
         self.read(|reader| {
             rows(
@@ -110,7 +110,7 @@ impl Catalog {
         Ok(past)
     }
 
-    /// All pre-images with what they are copies of, and up to which commit, for `check`.
+    /// All pre-images, for `check`: target, copy, up to which commit.
     pub fn all_pre_images(&self) -> Result<Vec<(Extent, Extent, CommitSeq)>> {
         self.read(|reader| {
             rows(

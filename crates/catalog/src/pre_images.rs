@@ -1,5 +1,15 @@
-//! Where the content of the past lies: rows of `larder_home` (`HISTORY-4`, `HISTORY-5`), followed
-//! from copy to copy.
+//! Pre-images: where content lies that blocks held until a commit.
+//!
+//! # Words
+//! A *pre-image* is a row of `larder_home`. Its *target* is the blocks that held the content for
+//! commits before `until_seq`; its *copy* is where the content lies since. Two kinds of commits
+//! write one:
+//! * the commit before an apply, of the targets of redo rows, which the apply then writes over
+//!   (`HISTORY-4`): the copy is a new extent;
+//! * a commit that moves content (`HISTORY-5`): the target is the old place, and the copy the new
+//!   one.
+//!
+//! A copy may be the target of a later pre-image: rows are followed from copy to copy.
 
 use crate::codec::{signed, unsigned};
 use crate::error::{At, Result};
@@ -21,18 +31,18 @@ pub(crate) fn places_at(
     let mut wanted = vec![(*blocks, *blocks, seq)];
     while let Some((place, part, seq)) = wanted.pop() {
         let mut rest = vec![place];
-        for (origin, copy, until) in pre_images_over(reader, &place, seq)? {
+        for (target, copy, until) in pre_images_over(reader, &place, seq)? {
             let mut left = Vec::new();
             for piece in rest.drain(..) {
-                if !piece.overlaps(&origin) {
+                if !piece.overlaps(&target) {
                     left.push(piece);
                     continue;
                 }
-                let start = piece.start_block.max(origin.start_block);
-                let end = piece.end_block().min(origin.end_block());
+                let start = piece.start_block.max(target.start_block);
+                let end = piece.end_block().min(target.end_block());
                 let count = end - start;
                 wanted.push((
-                    copy.slice(start - origin.start_block, count),
+                    copy.slice(start - target.start_block, count),
                     part.slice(start - place.start_block, count),
                     until,
                 ));
@@ -67,7 +77,7 @@ pub(crate) fn places_at(
     Ok(parts)
 }
 
-/// The rows about pre-images that share blocks with `place` and count for commit `seq`, the one
+/// The pre-images whose targets share blocks with `place` and that count for commit `seq`, the one
 /// that counts first first.
 fn pre_images_over(
     reader: &Connection,
@@ -92,13 +102,13 @@ fn pre_images_over(
     .at("larder_home")
 }
 
-/// A row of `larder_home`: what, where its content is, up to which commit.
+/// A row of `larder_home`: target, copy, up to which commit.
 pub(crate) fn pre_image(row: &Row<'_>) -> rusqlite::Result<(Extent, Extent, CommitSeq)> {
-    let origin = extent(row)?;
+    let target = extent(row)?;
     let copy = Extent::new(
         SegmentIndex(row.get(3)?),
         unsigned(row, 4)?,
-        origin.block_count,
+        target.block_count,
     );
-    Ok((origin, copy, CommitSeq(unsigned(row, 5)?)))
+    Ok((target, copy, CommitSeq(unsigned(row, 5)?)))
 }

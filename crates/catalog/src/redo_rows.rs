@@ -159,7 +159,7 @@ fn has_any(txn: &Connection) -> Result<bool> {
 }
 
 /// Whether a row among these, or the end that one says, hides a redo row that is in the history
-/// already: some state has both. Then they must be kept, though what lies in place says the same.
+/// already: some state has both. Then they must be kept, though their targets hold the same.
 /// O(redo rows of the object in the history).
 fn hides_others(txn: &Connection, parameters: impl Params) -> Result<bool> {
     txn.prepare_cached(

@@ -17,8 +17,8 @@
 //!   (`larder_meta`, `shares_across:STORE`), for good; content of all that are named goes at the
 //!   lowest of their cuts. What an older version has shared is looked for once, before the first
 //!   store goes ahead.
-//! * `HISTORY-9` A row of `larder_home` goes when the store that owns the content lets its commit
-//!   go. *Guard*: looked for before the extents go, when each place still has an owner. A row that
+//! * `HISTORY-9` A pre-image goes when the store that owns the content lets its commit
+//!   go. *Guard*: looked for before the extents go, when each place still has an owner. One that
 //!   stays too long would mislead nobody: it counts for commits before its own, and a block is
 //!   given to another object only after that commit has gone from the history of its last.
 //!
@@ -620,7 +620,7 @@ impl Split {
         }
     }
 
-    /// Deletes the rows about pre-images whose content goes (`HISTORY-9`). Cost: a few looks for
+    /// Deletes the pre-images whose content goes (`HISTORY-9`). Cost: a few looks for
     /// each row of the commits that go.
     fn drop_pre_images(&self, txn: &Connection) -> Result<()> {
         for group in &self.extents {
@@ -633,7 +633,7 @@ impl Split {
                 pre_image,
             )
             .at("larder_home")?;
-            for (place, copy, until) in found {
+            for (target, copy, until) in found {
                 if !self.goes(txn, &copy, until)? {
                     continue;
                 }
@@ -642,8 +642,8 @@ impl Split {
                      until_seq = ?3",
                 )
                 .and_then(|mut delete| {
-                    let (start, until) = (signed(place.start_block), signed(until.0));
-                    delete.execute(params![place.segment.0, start, until])
+                    let (start, until) = (signed(target.start_block), signed(until.0));
+                    delete.execute(params![target.segment.0, start, until])
                 })
                 .at("larder_home")?;
             }

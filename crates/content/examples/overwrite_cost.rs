@@ -37,9 +37,9 @@ fn measure(dir: &Path) -> Result<(), Box<dyn Error>> {
     plain.sync_all()?;
     for (count, bytes) in [(1, 4096), (8, 4096), (200, 8192), (1000, 8192)] {
         println!("{count} × {bytes} bytes per transaction: transactions/s");
-        let (overwritten, copied) = (open(dir, "overwritten", 64 << 20)?, open(dir, "copied", 0)?);
+        let (redo, copied) = (open(dir, "redo", 64 << 20)?, open(dir, "copied", 0)?);
         for _ in 0..ROUNDS {
-            for (name, (db, node)) in [("overwritten", &overwritten), ("copied", &copied)] {
+            for (name, (db, node)) in [("redo", &redo), ("copied", &copied)] {
                 let handle = db.open_file(*node, true)?;
                 let (wal, device) = (wal_bytes(dir, name), device_bytes()?);
                 let (rate, made) = round(count, bytes, &mut |offsets, data| {
@@ -67,7 +67,7 @@ fn measure(dir: &Path) -> Result<(), Box<dyn Error>> {
             let written = (device_bytes()? - device) as f64 / made as f64 / 1024.0;
             println!("  {:8} {rate:8.0}   {written:6.1} KiB written each", "ext4");
         }
-        for (name, (db, _)) in [("overwritten", overwritten), ("copied", copied)] {
+        for (name, (db, _)) in [("redo", redo), ("copied", copied)] {
             let start = Instant::now();
             let waiting = db.space()?.redo_bytes;
             db.close()?;

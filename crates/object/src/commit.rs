@@ -48,7 +48,8 @@ pub(crate) struct Group {
     /// Written already, to be flushed: what moved in this group.
     pub allocated: Vec<Held>,
     pub retired_bytes: u64,
-    /// Blocks that will be written over, and where their content is kept (`pre_images`).
+    /// Targets of redo rows that will be written over, and where their content is kept
+    /// (`pre_images`).
     pub pre_images: Vec<(Extent, Extent)>,
     /// What was moved: where from, for the history.
     pub moves: Moves,

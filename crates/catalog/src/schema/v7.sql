@@ -45,8 +45,8 @@ CREATE INDEX larder_history_key ON larder_history (store, ino, what, key, until_
 
 CREATE INDEX larder_history_named ON larder_history (store, value, until_seq) WHERE what = 'name';
 
--- What blocks held before a patch was written over them: until commit `until_seq` their content is that of the
--- copy (HISTORY-4).
+-- Pre-images: for commits before `until_seq` the content of these blocks is that of the copy, since
+-- a redo row was written over them (HISTORY-4), or what they held was moved there (HISTORY-5).
 CREATE TABLE larder_home (
   segment INTEGER NOT NULL CHECK (segment BETWEEN 0 AND 4294967295),
   start_block INTEGER NOT NULL CHECK (start_block >= 0),

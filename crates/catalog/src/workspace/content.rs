@@ -86,7 +86,7 @@ impl Files<'_> {
         if old == theirs && old_redo_rows == their_redo_rows {
             return Ok(true);
         }
-        // Moved, or overwritten in place: every block has the bytes that it had. Where a file was
+        // Moved, or its redo rows applied: every block has the bytes that it had. Where a file was
         // written as well, its time says so, and equal checksums of other blocks are not trusted.
         Ok(is_same_mtime
             && effective(&old, &old_redo_rows)? == effective(&theirs, &their_redo_rows)?)

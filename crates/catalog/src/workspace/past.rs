@@ -59,11 +59,12 @@ pub(super) fn keep(
          WHERE since_seq < ?1 AND store = {store} AND {condition}"
     );
     keeper.keep(txn, &text, &[])?;
-    // Those that stay are there twice, with the same bytes.
-    let overwritten =
+    // Redo rows that stay are there twice, with the same bytes.
+    let with_redo_rows =
         format!("SELECT DISTINCT ino FROM main.larder_patch WHERE store = {store} AND {condition}");
-    let overwritten: Vec<i64> = rows(txn, &overwritten, [], |row| row.get(0)).at("larder_patch")?;
-    for ino in overwritten {
+    let with_redo_rows: Vec<i64> =
+        rows(txn, &with_redo_rows, [], |row| row.get(0)).at("larder_patch")?;
+    for ino in with_redo_rows {
         keeper.keep(txn, KEEP_REDO_ROWS, params![store.0, ino, i64::MAX])?;
     }
     Ok(())

@@ -135,10 +135,10 @@ fn run(seed: u64) {
                 }
             }
             _ => {
-                let origin = model.find_live(&mut rng, count);
+                let target = model.find_live(&mut rng, count);
                 let copy = model.find_free(&mut rng, count);
-                if let (Some(origin), Some(copy)) = (origin, copy) {
-                    for (old, new) in Model::blocks(origin).zip(Model::blocks(copy)) {
+                if let (Some(target), Some(copy)) = (target, copy) {
+                    for (old, new) in Model::blocks(target).zip(Model::blocks(copy)) {
                         let content = model.live.remove(&old).unwrap();
                         model.place_of.insert(content, new);
                         model.retired.insert(new, content);
@@ -148,7 +148,7 @@ fn run(seed: u64) {
                     }
                     set.allocated.push((copy, StoreId::MAIN, INO));
                     set.retired.push((copy, StoreId::MAIN, INO));
-                    set.pre_images.push((origin, copy));
+                    set.pre_images.push((target, copy));
                     counts[3] += 1;
                 }
             }

@@ -20,24 +20,24 @@ const ROUNDS: u64 = 60;
 /// and a row. How many steps logged new content (`LOGGED-1`): outside of savepoints, and in one
 /// that stays.
 fn step(txn: &Transaction, number: u64) -> larder::Result<[bool; 2]> {
-    let overwritten = |txn: &Transaction| -> larder::Result<SqlValue> {
+    let redo_blocks = |txn: &Transaction| -> larder::Result<SqlValue> {
         let sum = "SELECT coalesce(sum(block_count), 0) FROM larder_patch";
         Ok(txn.sql(sum, &[])?.rows.remove(0).values.remove(0))
     };
-    let before = overwritten(txn)?;
+    let before = redo_blocks(txn)?;
     // Nothing is in a segment yet that would have to be flushed.
     txn.put(format!("/second-{number}").as_bytes(), &content(number, 1))?;
     txn.sql(
         "UPDATE state SET n = ?1",
         &[SqlValue::Integer(number as i64)],
     )?;
-    let after_second = overwritten(txn)?;
+    let after_second = redo_blocks(txn)?;
     let savepoint = txn.savepoint()?;
     txn.put(b"/gone", &pattern(9000, number))?;
     txn.roll_back_to(savepoint)?;
     txn.put(format!("/third-{number}").as_bytes(), &content(number, 2))?;
     txn.release(savepoint)?;
-    let after_third = overwritten(txn)?;
+    let after_third = redo_blocks(txn)?;
     txn.put(b"/first", &content(number, 0))?;
     if number > 1 {
         for which in ["second", "third"] {

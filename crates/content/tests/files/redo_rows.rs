@@ -41,7 +41,7 @@ fn overwritten_content_is_the_models() {
         let mut model = pattern(700_000, seed);
         let node = put(&db, R, "f", &model);
         db.sync().unwrap();
-        let (mut overwritten, mut applied) = (0, 0);
+        let (mut added, mut applied) = (0, 0);
         for step in 0..400 {
             let waiting = db.space().unwrap().redo_bytes;
             let handle = db.open_file(node, true).unwrap();
@@ -97,7 +97,7 @@ fn overwritten_content_is_the_models() {
                 }
             }
             let now = db.space().unwrap().redo_bytes;
-            overwritten += u32::from(now > waiting);
+            added += u32::from(now > waiting);
             applied += u32::from(now < waiting);
             assert!(content(&db, node) == model, "seed {seed}, step {step}");
             if step % 20 == 0 {
@@ -105,8 +105,8 @@ fn overwritten_content_is_the_models() {
             }
         }
         assert!(
-            overwritten > 20 && applied > 4,
-            "{overwritten} and {applied}: too few"
+            added > 20 && applied > 4,
+            "redo rows {added} times, {applied} applies: too few"
         );
         assert_clean(&db);
         db.close().unwrap();
@@ -149,7 +149,7 @@ fn small_overwrites_leave_one_fragment_and_large_ones_or_too_many_do_not() {
 }
 
 /// A log that is opened, appended, synced and closed again and again stays in one place: its last
-/// block is overwritten, and what follows goes right behind it.
+/// block gets redo rows, and what follows goes right behind it.
 #[test]
 fn a_log_of_open_append_close_stays_in_few_pieces() {
     let dir = tempfile::tempdir().unwrap();

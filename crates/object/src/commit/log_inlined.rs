@@ -4,8 +4,8 @@
 //! log. A flush costs more than the bytes of a small file. So where a sync waits for a group, and
 //! all of the group's new content is small, it gets its place, its checksums and its map as always,
 //! but its bytes go into rows of `larder_patch`, in the commit's own transaction: one flush. From
-//! then on these blocks are redo rows (`redo`): read from memory or the catalog, and written to
-//! their place later.
+//! then on these blocks have redo rows (`redo`): they are read from memory or the catalog, and
+//! written to their targets later.
 //!
 //! # Invariants
 //! * `LOGGED-1` All new content of a group is logged, or none of it: a single block in a segment
@@ -13,17 +13,17 @@
 //!   redo rows (`REDO-5`).
 //! * `LOGGED-2` Content is logged only while no other session lives, or where all of it is of
 //!   inodes that the commit makes. Another session might meet the map of the commit without its
-//!   rows, since it reads redo rows first (`REDO-2`), and then read a place that was never written;
-//!   under an ordinary redo row is the old content. A session that is born later knows the commit,
-//!   and so does who has read a row that it made. To a transaction the engine beside it is another
-//!   session: it reads while the transaction commits.
+//!   rows, since it reads redo rows first (`REDO-2`), and then read a target that was never
+//!   written; the target of an ordinary redo row holds the old content. A session that is born
+//!   later knows the commit, and so does who has read a row that it made. To a transaction the
+//!   engine beside it is another session: it reads while the transaction commits.
 //!
 //! In a transaction the steps count together: it is awaited, and has one flush of each segment at
 //! its end.
 //!
-//! Both are decided here; the proofs of `redo` hold for the rest: a logged block is mapped and
-//! overwritten by one commit (`REDO-1`), and nobody reads its place before the apply has written
-//! and flushed it, and its row is gone. See docs/decisions/0022-durable-commits.md.
+//! Both are decided here; the proofs of `redo` hold for the rest: one commit maps a logged block
+//! and gives it its redo row (`REDO-1`), and nobody reads the target before the apply has written
+//! and flushed it, and the row is gone. See docs/decisions/0022-durable-commits.md.
 
 use crate::engine::Engine;
 use larder_catalog::ChangeSet;
@@ -54,9 +54,9 @@ impl Engine {
             return false; // LOGGED-2
         }
         let rows = set.redo_rows.iter().filter(|(.., row)| row.bytes.is_some());
-        let overwritten: u64 = rows.map(|(.., row)| row.blocks.len() as u64).sum();
+        let redo_blocks: u64 = rows.map(|(.., row)| row.blocks.len() as u64).sum();
         let waiting = self.redo_rows.blocks.load(Ordering::SeqCst);
-        let fits = waiting + overwritten + blocks <= self.redo_blocks_max(); // REDO-5
+        let fits = waiting + redo_blocks + blocks <= self.redo_blocks_max(); // REDO-5
         if let Some(private) = self.private.as_ref().filter(|_| fits) {
             private.note_logged(blocks);
         }

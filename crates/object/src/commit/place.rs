@@ -297,7 +297,7 @@ impl Engine {
             if is_split && !flush.keeps {
                 self.add_candidate(&frozen.node, state.row.block_count, allocated.len() > 1);
             }
-            // What is only placed anew, moved or overwritten changes no attribute that the catalog
+            // What is only placed anew, moved or applied changes no attribute that the catalog
             // keeps beside it: who looks for writes takes the row of the inode for one.
             frozen.mask.size |= state.row.block_count != blocks_before;
             if !ended.is_empty() {

@@ -1,9 +1,13 @@
-//! Pre-images: what redo rows will be written over is copied first, where history needs it.
+//! Pre-images of redo rows: their targets are copied before they are written over, where history
+//! needs what they hold.
 //!
-//! A small overwrite becomes a redo row and is written in place later (`redo`), so that objects
-//! stay in one piece. Older versions name the same blocks. So before an apply writes, the old
-//! content of the blocks goes to new extents, which are retired by the same commit, and a row of
+//! A small overwrite becomes a redo row and is written over its target later (`redo`), so that
+//! objects stay in one piece. Older versions name the same blocks. So before an apply writes, the
+//! content of the targets goes to new extents, which are retired by the same commit, and a row of
 //! `larder_home` says where it is for whoever reads an older state.
+//!
+//! The catalog calls every such row a *pre-image* (its module `pre_images`), also those of moves,
+//! which `space/relocations` makes: there the content has gone to a new place already.
 //!
 //! # Invariants
 //! * `PREIMAGE-1` While the database keeps history, a target that held something is written over
@@ -32,13 +36,13 @@ const BLOCK: usize = BLOCK_BYTES as usize;
 /// Blocks that are read and copied at a time.
 const RUN_BLOCKS: usize = 1024;
 
-/// A block that will be written over.
+/// The target of a redo row that will be applied.
 struct Target<'w> {
     owner: (StoreId, Ino),
     write: &'w InPlace,
 }
 
-/// Blocks that will be written over, and where they were copied to.
+/// Targets that will be written over, and where they were copied to.
 struct PreImage {
     owner: (StoreId, Ino),
     target: Extent,
@@ -83,7 +87,7 @@ impl Engine {
         self.commit_now()
     }
 
-    /// Targets that will change and have no copy yet, by place.
+    /// Targets that will change and have no copy yet, by address.
     fn missing_pre_images<'w>(
         &self,
         objects: &'w [(Arc<Node>, Applied)],
@@ -104,18 +108,18 @@ impl Engine {
         let Some(oldest) = targets.iter().map(|target| target.write.seq).min() else {
             return Ok(targets);
         };
-        // A copy that was made since the redo row is of what is under the redo row: the block has
-        // not moved (REDO-1).
+        // A copy that was made since the redo row is of its target: the block has not moved
+        // (REDO-1).
         let mut is_saved = vec![false; targets.len()];
         for (saved, until) in self.catalog.pre_images_after(oldest)? {
             let first = targets.partition_point(|target| {
-                let place = &target.write.target;
-                (place.segment, place.start_block) < (saved.segment, saved.start_block)
+                let extent = &target.write.target;
+                (extent.segment, extent.start_block) < (saved.segment, saved.start_block)
             });
-            let under = targets[first..]
+            let saved_now = targets[first..]
                 .iter()
                 .take_while(|target| saved.overlaps(&target.write.target));
-            for (target, is_saved) in under.zip(&mut is_saved[first..]) {
+            for (target, is_saved) in saved_now.zip(&mut is_saved[first..]) {
                 *is_saved |= target.write.seq < until;
             }
         }

@@ -5,7 +5,7 @@
 //! dirty blocks that are mapped already is committed as a *redo row*: its bytes go into a row of
 //! `larder_patch`, in the same transaction as everything else: one sequential write, one flush. The
 //! catalog's write-ahead log is the redo log. Later, and in the background, redo rows are
-//! *applied*: written over the blocks that they change, in order of address.
+//! *applied*: written over their targets, in order of address.
 //!
 //! ```text
 //!             freeze          catalog's commit              written in place, flushed
@@ -17,8 +17,9 @@
 //! ```
 //!
 //! # Words
-//! *Redo row*: the newest content of a mapped block, in the catalog. *Apply*: to write redo rows in
-//! place. *Target*: what the segment holds under a redo row.
+//! *Redo row*: the newest content of a mapped block, in the catalog. *Target* of a redo row: the
+//! block of a segment that the map names for it. *Apply*: to write redo rows in place, over their
+//! targets.
 //!
 //! # Invariants
 //! * `REDO-1` A block with a redo row is mapped, and its redo row is its content: nobody reads the

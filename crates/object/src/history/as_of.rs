@@ -8,11 +8,11 @@
 //!   host's session ends it, and then reads fail.
 //!
 //! # Why no read meets a block that was written over
-//! The row of a place is durable before it is written over (`PREIMAGE-1`). A read asks for rows,
-//! then reads, and the checksums are those of its moment. If it finds other bytes, somebody has
-//! written between the two: it asks again, and finds the row. The same holds for content that was
-//! moved: its row is durable before its old place is free (`HISTORY-5`). Where the answer is the
-//! one of the last time, other bytes are damage.
+//! The pre-image of a target is durable before the target is written over (`PREIMAGE-1`). A read
+//! asks for pre-images, then reads, and the checksums are those of its moment. If it finds other
+//! bytes, somebody has written between the two: it asks again, and finds the pre-image. The same
+//! holds for content that was moved: its pre-image is durable before its old place is free
+//! (`HISTORY-5`). Where the answer is the one of the last time, other bytes are damage.
 
 use crate::Result;
 use crate::engine::Engine;
@@ -173,12 +173,12 @@ impl Engine {
                 break;
             }
         }
-        for (place, copy, until) in self.catalog.all_pre_images()? {
+        for (target, copy, until) in self.catalog.all_pre_images()? {
             let places = self.places_of(&copy, until)?;
             if let Some(lost) = places.iter().find(|part| !is_held(part)) {
                 findings.push(format!(
-                    "{copy}, the copy of {place} until commit {until}, has no extent row at {lost} \
-                     (HISTORY-4)"
+                    "{copy}, the copy of {target} until commit {until}, has no extent row at \
+                     {lost} (HISTORY-4)"
                 ));
             }
         }
@@ -270,11 +270,11 @@ impl View {
         }
         let count = read.extent.block_count;
         let mut at = 0;
-        for (origin, copy) in pre_images {
-            let start = origin.start_block - read.extent.start_block;
+        for (part, copy) in pre_images {
+            let start = part.start_block - read.extent.start_block;
             self.read_part(read, (at, start), read.extent, checksums, target)?;
             // As if the whole extent lay where the copy is: only its part is read.
-            let end = start + origin.block_count;
+            let end = start + part.block_count;
             self.read_blocks(read, (start, end), *copy, checksums, target)?;
             at = end;
         }

@@ -461,7 +461,7 @@ impl Engine {
         report: &mut CheckReport,
         progress: &mut dyn FnMut(u64),
     ) -> Result<()> {
-        // REDO-1: what lies under a redo row may be torn. Read before the map (REDO-2).
+        // REDO-1: the target of a redo row may be torn. Read before the map (REDO-2).
         let redo_rows = self.load_redo_rows(store, ino)?;
         for (index, bytes) in self.all_pages(store, ino)? {
             // Either is a finding of check_extents already.

@@ -196,7 +196,7 @@ impl Engine {
         }
         self.load_content(node, state)?;
         let content = &state.content;
-        // What has a redo row is soon written in place, where it lies now (REDO-3).
+        // The target of a redo row is soon written over, where it lies now (REDO-3).
         let has_redo_rows =
             content.redo_rows.next_present(0).is_some() || content.applied.is_some();
         if !content.gather.is_empty() || has_redo_rows {

@@ -7,9 +7,9 @@
 //! ```
 //!
 //! All of that happens inside the freeze barrier, so it is in one group. Blocks of the source that
-//! differ from what its map names (dirty, frozen, overwritten) are not shared: the caller copies
-//! them. Before, what is dirty is committed and redo rows are written in place, so that there
-//! are few.
+//! differ from what its map names (dirty, frozen, with a redo row) are not shared: the caller
+//! copies them. Before, what is dirty is committed and redo rows are written in place, so that
+//! there are few.
 //!
 //! What is shared out of the past: see `past`.
 //!

@@ -180,7 +180,7 @@ impl View {
                 done += in_block;
                 continue;
             }
-            // The next dirty or overwritten block ends what the map may answer for.
+            // The next block that is dirty or has a redo row ends what the map may answer for.
             let wanted = (within + buffer.len() - done).div_ceil(BLOCK) as u64;
             let dirty = content.gather.next_present(block).into_iter();
             let frozen = content

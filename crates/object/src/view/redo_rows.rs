@@ -42,7 +42,7 @@ pub(crate) struct RedoRows {
     pub blocks: BTreeMap<u64, RedoBlock>,
     /// Blocks whose redo row an edit of the open group ended.
     ended: Vec<u64>,
-    /// Blocks that were overwritten and whose commit is not known yet.
+    /// Blocks with a redo row whose commit is not known yet.
     new: Vec<u64>,
 }
 
@@ -62,7 +62,7 @@ pub(crate) struct Applied {
 pub(crate) struct InPlace {
     pub block: u64,
     pub seq: CommitSeq,
-    /// One block.
+    /// The target, one block.
     pub target: Extent,
     pub bytes: Arc<[u8]>,
     pub checksum: Checksum,
@@ -180,7 +180,9 @@ impl RedoRows {
     }
 
     pub fn is_of(&self, block: u64, seq: CommitSeq) -> bool {
-        self.blocks.get(&block).is_some_and(|p| p.seq == Some(seq))
+        self.blocks
+            .get(&block)
+            .is_some_and(|row| row.seq == Some(seq))
     }
 
     /// Up to which commit redo rows can be applied at once: at most `horizon`, and not many more

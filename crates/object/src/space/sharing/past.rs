@@ -10,7 +10,7 @@
 //! What comes back so is what a clone of a snapshot, and a restore of what was deleted, need: no
 //! content is read or written, and no space is taken. Not shared, but copied by the caller: what
 //! lay in redo rows at S, inline content, lists of pieces, offsets that are no multiples of a
-//! block, and blocks that wait for a redo row of their holder's to be written in place.
+//! block, and targets of redo rows that their holder has not applied yet.
 //!
 //! # Invariants
 //! * `SHARE-10` From the look at where the content of S lies to the group that takes it over
@@ -24,10 +24,10 @@
 //!
 //! # Why the histories stay as they were
 //! The row lives longer than `retired_seq` said, so nobody's past loses it. Who holds it now may
-//! write over it in place or move it: then `larder_home` has a row for it, which counts for all
-//! states before (`HISTORY-4`, `HISTORY-5`), those of former holders among them. Rows of
-//! `larder_home` that are older than the commit that brought it back count for older states only,
-//! so the new holder's past does not meet them.
+//! write over it in place or move it: then it has a pre-image, which counts for all states before
+//! (`HISTORY-4`, `HISTORY-5`), those of former holders among them. Pre-images that are older than
+//! the commit that brought it back count for older states only, so the new holder's past does not
+//! meet them.
 //!
 //! # Why no free set is wrong
 //! A retired block is in no free set: in memory it is a number of its group's quarantine, and it
@@ -51,8 +51,8 @@ use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Blocks of objects whose redo rows wait to be written in place.
-type Overwritten = HashMap<(StoreId, Ino), Vec<Extent>>;
+/// The targets of the redo rows of objects.
+type RedoTargets = HashMap<(StoreId, Ino), Vec<Extent>>;
 
 impl Engine {
     /// Gives `to` the content that `from` had in `past`, another moment of this database, from
@@ -91,7 +91,7 @@ impl Engine {
         if !is_fresh && has_let_go() {
             self.commit_now()?;
         }
-        // What is being applied is over places that its object may have let go of meanwhile.
+        // A running apply writes targets that their object may have let go of meanwhile.
         let _no_apply = lock(&self.redo_rows.applying);
         let _no_commit = self.commit_lock.lock(); // SHARE-10
         let _barrier = self.enter_barrier();
@@ -135,10 +135,10 @@ impl Engine {
         let Some(mut offer) = found else {
             return Ok(None);
         };
-        let mut overwritten = Overwritten::new();
+        let mut redo_targets = RedoTargets::new();
         let mut runs = Vec::with_capacity(offer.runs.len());
         for run in std::mem::take(&mut offer.runs) {
-            let shared = self.share_run((&run, as_of), to, &mut overwritten, &mut runs)?;
+            let shared = self.share_run((&run, as_of), to, &mut redo_targets, &mut runs)?;
             if shared < run.extent.block_count {
                 let places = (from_offset / BLOCK_BYTES, to_offset / BLOCK_BYTES);
                 offer.cut(places, run.logical_block + shared);
@@ -155,7 +155,7 @@ impl Engine {
         &self,
         (run, as_of): (&Run, CommitSeq),
         to: &Node,
-        overwritten: &mut Overwritten,
+        redo_targets: &mut RedoTargets,
         runs: &mut Vec<Run>,
     ) -> Result<u64> {
         let mut done = 0;
@@ -169,7 +169,7 @@ impl Engine {
                     break;
                 }
                 let part = place.slice(start - place.start_block, stop - start);
-                let count = self.shareable_blocks((&row, &part), as_of, to, overwritten)?;
+                let count = self.shareable_blocks((&row, &part), as_of, to, redo_targets)?;
                 if count > 0 {
                     let (from, until) = (done as usize, (done + count) as usize);
                     runs.push(Run {
@@ -196,7 +196,7 @@ impl Engine {
         (row, part): (&ExtentRow, &Extent),
         as_of: CommitSeq,
         to: &Node,
-        overwritten: &mut Overwritten,
+        redo_targets: &mut RedoTargets,
     ) -> Result<u64> {
         if lock(&self.shares.young).is_held(part, (to.store, to.ino)) {
             return Ok(0); // SHARE-1: one map names a block once.
@@ -214,18 +214,20 @@ impl Engine {
         if row.shared_count > 0 {
             return Ok(part.block_count); // Nothing of it has a redo row.
         }
-        let waiting = match overwritten.entry((row.store, row.ino)) {
+        let targets = match redo_targets.entry((row.store, row.ino)) {
             Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(new) => new.insert(self.redo_places(row.store, row.ino)?),
+            Entry::Vacant(new) => new.insert(self.redo_targets(row.store, row.ino)?),
         };
-        let over = waiting.iter().filter(|place| place.overlaps(part));
-        let first = over.map(|place| place.start_block - part.start_block).min();
+        let within = targets.iter().filter(|target| target.overlaps(part));
+        let first = within
+            .map(|target| target.start_block - part.start_block)
+            .min();
         Ok(first.unwrap_or(part.block_count))
     }
 
-    /// The blocks of an object over which redo rows wait to be written (`SHARE-4`). The caller has
-    /// the lock of the commits: no redo row is made meanwhile.
-    fn redo_places(&self, store: StoreId, ino: Ino) -> Result<Vec<Extent>> {
+    /// The targets of the redo rows of an object (`SHARE-4`). The caller has the lock of the
+    /// commits: no redo row is made meanwhile.
+    fn redo_targets(&self, store: StoreId, ino: Ino) -> Result<Vec<Extent>> {
         if self.redo_rows.blocks.load(Ordering::SeqCst) == 0 {
             return Ok(Vec::new());
         }
@@ -242,12 +244,12 @@ impl Engine {
         self.load_content(&node, state)?;
         let source = self.map_source(&node);
         let content = &mut state.content;
-        let mut places = Vec::with_capacity(content.redo_rows.blocks.len());
+        let mut targets = Vec::with_capacity(content.redo_rows.blocks.len());
         for &block in content.redo_rows.blocks.keys() {
             if let Mapped::Run { extent, .. } = content.map.find(source, block)? {
-                places.push(extent.slice(0, 1));
+                targets.push(extent.slice(0, 1));
             }
         }
-        Ok(places)
+        Ok(targets)
     }
 }
