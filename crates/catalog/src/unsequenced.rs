@@ -1,15 +1,15 @@
 //! What plain SQL changes between commits becomes commits.
 //!
 //! # Words
-//! A change is *loose* while no commit has its number: what a trigger keeps of it counts to the
-//! next one. A commit that was not made for it would swallow it: then it is of that commit's
-//! moment, or of none.
+//! A change by plain SQL is *unsequenced* until a commit gives it its number: what a trigger keeps
+//! of it counts to the next one. A commit that was not made for it would swallow it: then it is of
+//! that commit's moment, or of none.
 //!
 //! # Invariants
 //! * `HISTORY-6` A commit of the engine that is no group of changes, and takes a number for itself,
-//!   leaves no change loose behind it: what is loose gets a commit with a moment before. *Guard*:
-//!   who makes such a commit calls [`settle_unsequenced`] in the same transaction, before it takes
-//!   the number.
+//!   leaves no unsequenced change behind it: such changes get a commit with a moment before.
+//!   *Guard*: who makes such a commit calls [`settle_unsequenced`] in the same transaction, before
+//!   it takes the number.
 
 use crate::codec::signed;
 use crate::error::{At, Result};
@@ -69,8 +69,8 @@ fn commit_seq(connection: &Connection) -> Result<CommitSeq> {
     Ok(CommitSeq(find_meta(connection, "commit_seq")? as u64))
 }
 
-/// Gives all that is loose its moments: rows their own, attributes of files one of now. The newest
-/// commit that this made (`HISTORY-6`). 4 µs when there is nothing.
+/// Gives all unsequenced changes their moments: rows their own, attributes of files one of now. The
+/// newest commit that this made (`HISTORY-6`). 4 µs when there is nothing.
 pub(crate) fn settle_unsequenced(txn: &Connection, now_ns: i64) -> Result<Option<CommitSeq>> {
     let rows = match has_unsequenced_changes(txn)? {
         true => settle_rows(txn, now_ns)?,
