@@ -1,5 +1,5 @@
-//! What every call of a transaction passes: one at a time, none after the end. And the engines that
-//! serve transactions.
+//! Every call of a transaction goes through the active transaction: one at a time, none after the
+//! end. And the engines that serve transactions.
 //!
 //! `CONTENT-6` and `CONTENT-7` stand in `transaction`.
 
@@ -29,7 +29,7 @@ pub(crate) struct Handles {
     sweep_at: usize,
 }
 
-/// What every call of a transaction passes.
+/// What every call of a transaction goes through.
 pub(crate) struct ActiveTransaction {
     engine: Arc<Engine>,
     pool: Arc<Pool>,

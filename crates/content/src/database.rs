@@ -65,7 +65,8 @@ pub(crate) struct Shared {
 pub(crate) enum Shown {
     /// The present, which the last one to have it closes.
     Present(Arc<Engine>),
-    /// What a transaction sees. Each call passes its transaction; none: it has passed.
+    /// What a transaction sees. Each call goes through the active transaction; none: it has entered
+    /// it.
     Transaction(Arc<Engine>, Option<Arc<ActiveTransaction>>),
     /// A moment of the past.
     Past(Arc<AsOf>),
@@ -109,7 +110,7 @@ impl Shown {
         }
     }
 
-    /// The same for who has passed the active transaction, and does not close it.
+    /// The same for a call that has entered the active transaction, and does not close it.
     pub(crate) fn inside(&self) -> Shown {
         match self.source() {
             Source::Present(engine) => Shown::Transaction(engine, None),

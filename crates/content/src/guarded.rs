@@ -1,4 +1,4 @@
-//! Providers and handles of a transaction: each call passes the active transaction.
+//! Providers and handles of a transaction: each call goes through the active transaction.
 
 use crate::active_transaction::{ActiveTransaction, HandleSlot, lock};
 use crate::provider::{FileContent, FileHandle, StoreProvider};
@@ -52,7 +52,7 @@ impl GuardedProvider {
     }
 }
 
-/// Calls that only pass the active transaction.
+/// Calls that only go through the active transaction.
 macro_rules! guarded_calls {
     ($($name:ident($($arg:ident: $type:ty),*) -> $out:ty;)*) => {$(
         fn $name(&self, $($arg: $type),*) -> Result<$out> {

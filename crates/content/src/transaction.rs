@@ -4,8 +4,8 @@
 //! # Words
 //! A *short* transaction reads one moment of the database, its *snapshot*. With its first change it
 //! takes the writer lock (docs/decisions/0002-turn.md): from then on nobody else changes anything
-//! until it ends, so it is for moments, not minutes. Its *active transaction* is what every call
-//! passes: it lets one in at a time, and none after the end.
+//! until it ends, so it is for moments, not minutes. Every call goes through its *active
+//! transaction*, which lets one in at a time, and none after the end.
 //!
 //! ```text
 //!  begin ──▶ open ──commit──▶ committed
