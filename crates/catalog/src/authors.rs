@@ -82,7 +82,7 @@ pub(crate) fn end(txn: &Connection, session: SessionId) -> Result<()> {
 
 /// Who made the whole commit whose first row of the history is `first`, or a later one; `None`:
 /// plain SQL, or an older format.
-pub(crate) fn find(connection: &Connection, first: i64) -> Result<Option<CommitAuthor>> {
+pub(crate) fn find(connection: &Connection, first: Option<i64>) -> Result<Option<CommitAuthor>> {
     connection
         .prepare_cached(
             "SELECT a.session, a.label, a.pid, a.uid, c.uid FROM (SELECT value, uid FROM \

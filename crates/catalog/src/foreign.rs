@@ -49,6 +49,7 @@ use crate::changes::ChangeSet;
 use crate::codec::{signed, unsigned};
 use crate::error::{At, Result};
 use crate::generation::LogIndex;
+use crate::history::last_before;
 use crate::lock;
 use crate::meta::find_meta;
 use crate::names::StoreName;
@@ -284,14 +285,14 @@ fn read_history(
     let mut list = state
         .prepare_cached(
             "SELECT id, until_seq, store, ino, iif(what = 'name', value, NULL) FROM larder_history \
-             WHERE id < ?1 ORDER BY id DESC",
+             WHERE id <= ?1 ORDER BY id DESC",
         )
         .at(TABLE)?;
     let mut own = own.iter().rev().peekable();
     let mut found = BTreeSet::new();
-    let (mut row_count, mut newer, mut below) = (0, u64::MAX, i64::MAX);
+    let (mut row_count, mut newer, mut upto) = (0, u64::MAX, last_before(None));
     loop {
-        let mut rows = list.query([below]).at(TABLE)?;
+        let mut rows = list.query([upto]).at(TABLE)?;
         loop {
             let Some(row) = rows.next().at(TABLE)? else {
                 return Ok(Some(found));
@@ -299,7 +300,7 @@ fn read_history(
             let id: i64 = row.get(0).at(TABLE)?;
             while own.next_if(|(first, _)| id < *first).is_some() {}
             if let Some((first, _)) = own.next_if(|(_, last)| id <= *last) {
-                below = *first;
+                upto = last_before(Some(*first));
                 break;
             }
             let until = unsigned(row, 1).at(TABLE)?;

@@ -298,14 +298,14 @@ fn follow_clock(txn: &Connection, now_ns: i64) -> Result<i64> {
     }
     let mut find = txn
         .prepare_cached(
-            "SELECT id, key FROM larder_history WHERE what = 'commit' AND id < ?1 ORDER BY id \
+            "SELECT id, key FROM larder_history WHERE what = 'commit' AND id <= ?1 ORDER BY id \
              DESC LIMIT 1",
         )
         .at(TABLE)?;
     let mut set = txn
         .prepare_cached("UPDATE larder_history SET key = ?2 WHERE id = ?1")
         .at(TABLE)?;
-    let mut before = i64::MAX;
+    let mut before = last_before(None);
     loop {
         let found: Option<(i64, i64)> = find
             .query_row([before], |row| Ok((row.get(0)?, row.get(1)?)))
@@ -314,7 +314,7 @@ fn follow_clock(txn: &Connection, now_ns: i64) -> Result<i64> {
         match found {
             Some((id, at_ns)) if at_ns > now_ns => {
                 set.execute([id, now_ns]).at(TABLE)?;
-                before = id;
+                before = last_before(Some(id));
             }
             _ => break,
         }
@@ -601,6 +601,16 @@ pub(crate) fn bisect(
     Ok(low)
 }
 
+/// The last number that a row before row `first` can have; before none, the last that there can be.
+/// `None`: there is no such number; as a bound in SQL it is NULL, and nothing is at or before that.
+/// (A stranger's row may have the last number, so no number is behind all rows.)
+pub(crate) fn last_before(first: Option<i64>) -> Option<i64> {
+    match first {
+        Some(first) => first.checked_sub(1),
+        None => Some(i64::MAX),
+    }
+}
+
 /// The oldest commit at or after `from` that a snapshot or a reader of the past needs.
 /// O(snapshots).
 pub(crate) fn held_since(connection: &Connection, from: CommitSeq) -> Result<Option<CommitSeq>> {
@@ -618,6 +628,7 @@ pub(crate) fn held_since(connection: &Connection, from: CommitSeq) -> Result<Opt
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::versions::first_row_after;
 
     #[test]
     fn moments_are_found_whatever_a_strangers_numbers_are() {
@@ -642,9 +653,38 @@ mod tests {
             let before = (bound >= 1).then(|| moment(bound.min(4)));
             let after = (bound < 4).then(|| moment(bound + 1));
             assert_eq!(found, (before, after), "{bound}");
-            let first = crate::versions::first_row_after(&catalog, CommitSeq(bound)).unwrap();
-            let ids = [i64::MIN, i64::MIN + 1, -1, 8, i64::MAX, i64::MAX];
-            assert_eq!(first, ids[bound as usize], "{bound}");
+        }
+    }
+
+    #[test]
+    fn rows_are_found_whatever_a_strangers_numbers_are() {
+        let catalog = Connection::open_in_memory().unwrap();
+        catalog
+            .execute(
+                "CREATE TABLE larder_history (id INTEGER PRIMARY KEY, until_seq)",
+                [],
+            )
+            .unwrap();
+        let first = |after: u64| first_row_after(&catalog, CommitSeq(after)).unwrap();
+        assert_eq!(first(0), None, "there are no rows");
+        let numbers = [i64::MIN, -2, 7, i64::MAX];
+        for (id, seq) in numbers.into_iter().zip(1..) {
+            catalog
+                .execute("INSERT INTO larder_history VALUES (?1, ?2)", [id, seq])
+                .unwrap();
+        }
+        let count = |condition: &str, bound: Option<i64>| -> usize {
+            let text = format!("SELECT count(*) FROM larder_history WHERE {condition}");
+            let count: i64 = catalog.query_row(&text, [bound], |row| row.get(0)).unwrap();
+            count as usize
+        };
+        for after in 0..6 {
+            let row = numbers.get(after as usize).copied();
+            assert_eq!(first(after), row, "{after}");
+            let before = numbers.len().min(after as usize);
+            assert_eq!(count("id <= ?1", last_before(row)), before, "{after}");
+            let left = numbers.len() - before;
+            assert_eq!(count("id >= ?1", row), left, "{after}");
         }
     }
 }

@@ -9,7 +9,7 @@
 use crate::codec::{signed, unsigned};
 use crate::error::{At, Result};
 use crate::extents::{self, extent};
-use crate::history::BEGINS;
+use crate::history::{BEGINS, last_before};
 use crate::map_pages;
 use crate::read::rows;
 use larder_format::{CommitSeq, Extent};
@@ -22,7 +22,7 @@ pub(crate) const STEP_ROWS: u64 = 8192;
 pub(crate) struct Source {
     /// Without LIMIT.
     pub(crate) query: String,
-    pub(crate) range: Option<[i64; 2]>,
+    pub(crate) range: Option<[Option<i64>; 2]>,
     /// Rows of later commits stay.
     pub(crate) to: CommitSeq,
 }
@@ -91,9 +91,9 @@ pub(crate) fn find_limit(
 /// Deletes what no state from `horizon` on has (`HISTORY-2`, `HISTORY-3`). O(deleted).
 pub(crate) fn prune(txn: &Connection, horizon: CommitSeq) -> Result<()> {
     raise_beginning(txn, horizon)?;
-    let first_kept = first_kept(txn, horizon)?;
-    txn.prepare_cached("DELETE FROM larder_history WHERE id < ?1")
-        .and_then(|mut delete| delete.execute([first_kept]))
+    let last = last_gone(txn, horizon)?;
+    txn.prepare_cached("DELETE FROM larder_history WHERE id <= ?1")
+        .and_then(|mut delete| delete.execute([last]))
         .at("larder_history")?;
     // Also where a part of a commit has taken all of its history already.
     txn.prepare_cached("DELETE FROM larder_home WHERE until_seq <= ?1")
@@ -105,12 +105,11 @@ pub(crate) fn prune(txn: &Connection, horizon: CommitSeq) -> Result<()> {
 /// The same of at most `rows_max` rows, the oldest; how many were deleted. What is left of them no
 /// state has either, and no moment names it: those go first.
 pub(crate) fn prune_part(txn: &Connection, horizon: CommitSeq, rows_max: u64) -> Result<u64> {
-    let after = raise_beginning(txn, horizon)?;
-    let moments = match after {
+    let moments = match raise_beginning(txn, horizon)? {
         None => 0,
-        Some(after) => txn
-            .prepare_cached("DELETE FROM larder_history WHERE what = 'commit' AND id < ?1")
-            .and_then(|mut delete| delete.execute([after]))
+        Some(last) => txn
+            .prepare_cached("DELETE FROM larder_history WHERE what = 'commit' AND id <= ?1")
+            .and_then(|mut delete| delete.execute([last]))
             .at("larder_history")? as u64,
     };
     let left = rows_max.saturating_sub(moments);
@@ -121,19 +120,19 @@ pub(crate) fn prune_part(txn: &Connection, horizon: CommitSeq, rows_max: u64) ->
                 .optional()
         })
         .at("larder_history")?;
-    let end = match over.filter(|(_, seq)| *seq <= horizon.0) {
-        Some((id, _)) => id,
-        None => first_kept(txn, horizon)?,
+    let last = match over.filter(|(_, seq)| *seq <= horizon.0) {
+        Some((id, _)) => last_before(Some(id)),
+        None => last_gone(txn, horizon)?,
     };
     let gone = txn
-        .prepare_cached("DELETE FROM larder_history WHERE id < ?1")
-        .and_then(|mut delete| delete.execute([end]))
+        .prepare_cached("DELETE FROM larder_history WHERE id <= ?1")
+        .and_then(|mut delete| delete.execute([last]))
         .at("larder_history")?;
     Ok(moments + gone as u64)
 }
 
-/// The history begins at `horizon`, if any of it is older; then the first moment after it, by its
-/// row, or what is beyond all rows.
+/// The history begins at `horizon`, if any of it is older; then the last number before the row of
+/// the first moment after it.
 fn raise_beginning(txn: &Connection, horizon: CommitSeq) -> Result<Option<i64>> {
     let oldest: Option<u64> = txn
         .prepare_cached("SELECT until_seq FROM larder_history ORDER BY id LIMIT 1")
@@ -152,13 +151,13 @@ fn raise_beginning(txn: &Connection, horizon: CommitSeq) -> Result<Option<i64>> 
                 .optional()
         })
         .at("larder_history")?;
-    let after = after.unwrap_or(i64::MAX);
+    let last = last_before(after);
     let begins: Option<i64> = txn
         .prepare_cached(
-            "SELECT key FROM larder_history WHERE id < ?1 AND what = 'commit' ORDER BY id DESC \
+            "SELECT key FROM larder_history WHERE id <= ?1 AND what = 'commit' ORDER BY id DESC \
              LIMIT 1",
         )
-        .and_then(|mut find| find.query_row([after], |row| row.get(0)).optional())
+        .and_then(|mut find| find.query_row([last], |row| row.get(0)).optional())
         .at("larder_history")?;
     let mut raise = txn
         .prepare_cached("UPDATE larder_meta SET value = ?2 WHERE key = ?1 AND value < ?2")
@@ -172,11 +171,11 @@ fn raise_beginning(txn: &Connection, horizon: CommitSeq) -> Result<Option<i64>> 
             raise.execute(params![key, value]).at("larder_meta")?;
         }
     }
-    Ok(Some(after))
+    Ok(last)
 }
 
-/// The first row that stays when history up to `horizon` goes. O(rows that go).
-pub(crate) fn first_kept(connection: &Connection, horizon: CommitSeq) -> Result<i64> {
+/// The last number of rows that go when history up to `horizon` goes. O(rows that go).
+pub(crate) fn last_gone(connection: &Connection, horizon: CommitSeq) -> Result<Option<i64>> {
     connection
         .prepare_cached("SELECT id FROM larder_history WHERE until_seq > ?1 ORDER BY id LIMIT 1")
         .and_then(|mut find| {
@@ -184,7 +183,7 @@ pub(crate) fn first_kept(connection: &Connection, horizon: CommitSeq) -> Result<
                 .optional()
         })
         .at("larder_history")
-        .map(|found| found.unwrap_or(i64::MAX))
+        .map(last_before)
 }
 
 /// Deletes rows of a commit, at most `rows_max`: the history goes first, since its rows name the

@@ -34,14 +34,14 @@ use crate::Catalog;
 use crate::codec::{signed, unsigned};
 use crate::error::{At, Result};
 use crate::extents::{self, extent};
-use crate::history::{self, BEGINS, GIVEN_UP, begins_of, held_since, history_begins};
+use crate::history::{self, BEGINS, GIVEN_UP, begins_of, held_since, history_begins, last_before};
 use crate::holders::sharing;
 use crate::map_pages;
 use crate::meta::{of_store, of_stores};
 use crate::pre_images::{places_at, pre_image};
 use crate::read::rows;
 use crate::retention_horizons::RetentionHorizons;
-use crate::steps::{self, Limit, Source, first_kept};
+use crate::steps::{self, Limit, Source, last_gone};
 use crate::versions::first_row_after;
 use larder_format::{CommitSeq, Extent, StoreId};
 use rusqlite::{Connection, OptionalExtension, params};
@@ -199,8 +199,8 @@ impl Catalog {
             };
             let mut counts = rows(
                 &state,
-                &format!("{superseded} WHERE id < ?1 AND store IS NOT NULL GROUP BY store"),
-                [first_kept(&state, base)?],
+                &format!("{superseded} WHERE id <= ?1 AND store IS NOT NULL GROUP BY store"),
+                [last_gone(&state, base)?],
                 count,
             )
             .at("larder_history")?;
@@ -463,14 +463,14 @@ impl Group {
 
     /// The condition for rows of the history, with [`Group::row_range`].
     fn row_condition(&self) -> String {
-        format!("id >= ?1 AND id < ?2 AND {}", self.which)
+        format!("id >= ?1 AND id <= ?2 AND {}", self.which)
     }
 
     /// By `HISTORY-2`. O(log rows).
-    fn row_range(&self, connection: &Connection) -> Result<[i64; 2]> {
+    fn row_range(&self, connection: &Connection) -> Result<[Option<i64>; 2]> {
         Ok([
             first_row_after(connection, self.from)?,
-            first_row_after(connection, self.to)?,
+            last_before(first_row_after(connection, self.to)?),
         ])
     }
 }
@@ -605,7 +605,7 @@ impl Split {
                 "SELECT retired_seq FROM larder_extent",
                 " ORDER BY retired_seq",
             ),
-            range: Some(group.range()),
+            range: Some(group.range().map(Some)),
             to: group.to,
         });
         sources.extend(extents);

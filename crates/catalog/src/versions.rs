@@ -15,7 +15,7 @@ use crate::authors::{self, CommitAuthor};
 use crate::codec::{self, TextOrBlob, signed, unsigned};
 use crate::error::no_history;
 use crate::error::{At, CatalogError, Result};
-use crate::history::{BEGINS, bisect, history_begins, search_moments};
+use crate::history::{BEGINS, bisect, history_begins, last_before, search_moments};
 use crate::meta::{find_meta, of_stores};
 use crate::names::StoreName;
 use crate::read::{inode_row, row_limit, rows};
@@ -317,11 +317,11 @@ impl HistoryReader<'_> {
     ) -> Result<Vec<WholeCommit>> {
         rows(
             self.connection,
-            "SELECT id, until_seq, key FROM larder_history WHERE what = 'commit' AND id < ?1 \
+            "SELECT id, until_seq, key FROM larder_history WHERE what = 'commit' AND id <= ?1 \
              ORDER BY id DESC LIMIT ?2",
-            [
-                before.map_or(i64::MAX, |commit| commit.row),
-                row_limit(limit),
+            params![
+                last_before(before.map(|commit| commit.row)),
+                row_limit(limit)
             ],
             |row| {
                 Ok(WholeCommit {
@@ -376,10 +376,10 @@ impl HistoryReader<'_> {
             )
             .at(TABLE)?;
         let mut rows = list
-            .query([
+            .query(params![
                 first_row_after(self.connection, after)?,
                 bounds[0],
-                bounds[1],
+                bounds[1]
             ])
             .at(TABLE)?;
         while let Some(row) = rows.next().at(TABLE)? {
@@ -420,7 +420,7 @@ impl HistoryReader<'_> {
                  AND typeof(key) = 'integer'",
             )
             .at(TABLE)?;
-        let mut rows = list.query([first, signed(upto.0)]).at(TABLE)?;
+        let mut rows = list.query(params![first, signed(upto.0)]).at(TABLE)?;
         while let Some(row) = rows.next().at(TABLE)? {
             let table: i64 = row.get(0).at(TABLE)?;
             let is_it = |columns: &ColumnsText| columns.id == table;
@@ -589,7 +589,7 @@ impl HistoryReader<'_> {
                  AND ino NOT IN ({}))",
                 ids.join(", ")
             ))
-            .and_then(|mut ask| ask.query_row([first, signed(upto.0)], |row| row.get(0)))
+            .and_then(|mut ask| ask.query_row(params![first, signed(upto.0)], |row| row.get(0)))
             .at(TABLE)
     }
 
@@ -609,8 +609,9 @@ impl HistoryReader<'_> {
     }
 }
 
-/// The first row of the history whose `until_seq` is later than `after` (`HISTORY-2`). O(log rows).
-pub(crate) fn first_row_after(connection: &Connection, after: CommitSeq) -> Result<i64> {
+/// The first row of the history whose `until_seq` is later than `after` (`HISTORY-2`). `None`: no
+/// row is; as a bound in SQL it is NULL, and nothing is at or after that. O(log rows).
+pub(crate) fn first_row_after(connection: &Connection, after: CommitSeq) -> Result<Option<i64>> {
     let ends: (Option<i64>, Option<i64>) = connection
         .query_row(
             "SELECT (SELECT min(id) FROM larder_history), (SELECT max(id) FROM larder_history)",
@@ -619,7 +620,7 @@ pub(crate) fn first_row_after(connection: &Connection, after: CommitSeq) -> Resu
         )
         .at(TABLE)?;
     let (Some(low), Some(high)) = ends else {
-        return Ok(0);
+        return Ok(None);
     };
     let mut next = connection
         .prepare_cached(
@@ -636,5 +637,9 @@ pub(crate) fn first_row_after(connection: &Connection, after: CommitSeq) -> Resu
         let found = next.query_row([id], row).optional().at(TABLE)?;
         Ok(found.and_then(|(id, until)| (until <= after.0).then_some(id)))
     })?;
-    Ok(i64::try_from(first).unwrap_or(i64::MAX))
+    let Ok(first) = i64::try_from(first) else {
+        return Ok(None); // behind the last number that there can be
+    };
+    let found = next.query_row([first], row).optional().at(TABLE)?;
+    Ok(found.map(|(id, _)| id))
 }
