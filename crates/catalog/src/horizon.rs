@@ -1,4 +1,5 @@
-//! The horizon: up to which commit history may go, of each store, and what pressing would set free.
+//! The retention horizon: up to which commit history may go, of each store, and what early expiry
+//! would set free.
 
 use crate::Catalog;
 use crate::codec::{signed, unsigned};
@@ -29,11 +30,11 @@ pub struct StoreHorizon {
 }
 
 impl StoreHorizon {
-    /// Up to where history goes when all up to `pressed` is given up.
-    fn cut(&self, pressed: CommitSeq) -> CommitSeq {
+    /// Up to where history goes when all up to `expired_early` is given up.
+    fn cut(&self, expired_early: CommitSeq) -> CommitSeq {
         let all = match self.is_guaranteed {
             true => self.retained, // TIME-4
-            false => self.retained.max(pressed),
+            false => self.retained.max(expired_early),
         };
         self.held.map_or(all, |held| held.min(all))
     }
@@ -55,14 +56,14 @@ pub struct HistoryHorizon {
 }
 
 impl HistoryHorizon {
-    /// Up to where history goes when all up to `pressed` is given up.
-    pub fn cuts(&self, pressed: CommitSeq) -> RetentionHorizons {
+    /// Up to where history goes when all up to `expired_early` is given up.
+    pub fn cuts(&self, expired_early: CommitSeq) -> RetentionHorizons {
         let stores = self.stores.iter();
         RetentionHorizons::new(
             self.held.unwrap_or(CommitSeq(i64::MAX as u64)),
-            self.rest.cut(pressed),
+            self.rest.cut(expired_early),
             stores
-                .map(|(store, horizon)| (*store, horizon.cut(pressed)))
+                .map(|(store, horizon)| (*store, horizon.cut(expired_early)))
                 .collect(),
         )
     }
@@ -90,8 +91,8 @@ impl HistoryHorizon {
             .all(|one| !one.is_guaranteed && one.held.is_none())
     }
 
-    /// Whether pressing gives up what a store has retired by commit `seq`.
-    fn may_press(&self, store: StoreId, seq: CommitSeq) -> bool {
+    /// Whether early expiry gives up what a store has retired by commit `seq`.
+    fn may_expire(&self, store: StoreId, seq: CommitSeq) -> bool {
         let may = |store: StoreId| {
             let one = self.of(store);
             !one.is_guaranteed && one.held.is_none_or(|held| seq <= held)
@@ -188,9 +189,9 @@ impl Catalog {
         })
     }
 
-    /// The first whole commit up to which at least `blocks` blocks were retired that pressing sets
-    /// free; the newest one if all are not enough; `None` if there are none. O(rows retired up to
-    /// there).
+    /// The first whole commit up to which at least `blocks` blocks were retired that early expiry
+    /// sets free; the newest one if all are not enough; `None` if there are none. O(rows retired up
+    /// to there).
     pub fn find_retired(&self, blocks: u64, horizon: &HistoryHorizon) -> Result<Option<CommitSeq>> {
         self.read(|reader| {
             // Without stores of their own kind the index says it all.
@@ -212,7 +213,7 @@ impl Catalog {
                     break;
                 }
                 let store = StoreId(row.get(2).at(extents::TABLE)?);
-                if is_even || horizon.may_press(store, CommitSeq(seq)) {
+                if is_even || horizon.may_expire(store, CommitSeq(seq)) {
                     found += unsigned(row, 1).at(extents::TABLE)?;
                     last = Some(seq);
                 }
@@ -224,9 +225,9 @@ impl Catalog {
         })
     }
 
-    /// Blocks that pressing would set free. O(retired rows).
+    /// Blocks that early expiry would set free. O(retired rows).
     pub fn spare_blocks(&self, horizon: &HistoryHorizon) -> Result<u64> {
-        let may_go = |(store, seq, _): &RetiredBlocks| horizon.may_press(*store, *seq);
+        let may_go = |(store, seq, _): &RetiredBlocks| horizon.may_expire(*store, *seq);
         let retired = self.retired_by_store()?;
         Ok(retired.into_iter().filter(may_go).map(|row| row.2).sum())
     }

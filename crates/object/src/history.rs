@@ -104,13 +104,13 @@ struct HistoryClock {
     /// What the retentions say, and what is held.
     found: HistoryHorizon,
     /// Given up under pressure.
-    pressed: CommitSeq,
+    expired_early: CommitSeq,
     /// Pruned up to here.
     pruned: RetentionHorizons,
-    /// Blocks of the retired that pressing does not set free, where somebody had to know
+    /// Blocks of the retired that early expiry does not set free, where somebody had to know
     /// (`TIME-7`).
     kept_blocks: u64,
-    /// What is held, read, or guaranteed keeps all there is: pressing ahead waits for the next
+    /// What is held, read, or guaranteed keeps all there is: expiring ahead waits for the next
     /// look, or until something was pruned.
     is_spent: bool,
     /// Another session reads what is to go; before that time nobody asks again.
@@ -120,7 +120,7 @@ struct HistoryClock {
 impl HistoryClock {
     /// Up to where history is given up.
     fn given_up(&self) -> RetentionHorizons {
-        self.found.cuts(self.pressed)
+        self.found.cuts(self.expired_early)
     }
 }
 

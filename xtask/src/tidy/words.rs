@@ -26,7 +26,7 @@ pub const RETIRED: [Retired<'_>; 20] = [
     ("patch", "redo row", 0),
     ("patched", "redo row", 0),
     ("patches", "redo rows", 0),
-    ("pressing", "early expiry", 1),
+    ("pressing", "early expiry", 0),
     ("provisional", "delayed allocation", 11),
     ("seat", "in-flight request", 0),
     ("seats", "in-flight requests", 0),

@@ -166,7 +166,7 @@ fn a_full_database_expires_early_in_all_stores_but_those_that_are_guaranteed() {
         assert!(found == pattern(MIB, round as u64), "TIME-8: round {round}");
     }
     let past = as_of(&database, others[5]).unwrap();
-    assert!(past.get(b"/b/file").is_err(), "it was pressed");
+    assert!(past.get(b"/b/file").is_err(), "it has expired early");
     drop(past);
     let past = as_of(&database, others[58]).unwrap();
     assert!(past.get(b"/b/file").unwrap() == pattern(3 * MIB, 158));

@@ -292,7 +292,7 @@ impl World {
             6 => self.guarantee_all(),
             7 => self.change_holds(),
             8 => self.change_readers(),
-            _ if self.options.is_alone => self.press(),
+            _ if self.options.is_alone => self.apply_pressure(),
             _ => self.prune_store(),
         }
         self.look_at_readers();
@@ -518,7 +518,7 @@ impl World {
 
     /// Somebody needs more than is free: the oldest history goes, of stores whose is not
     /// guaranteed.
-    pub fn press(&mut self) {
+    pub fn apply_pressure(&mut self) {
         let now = self.before();
         self.age();
         let before = beginnings(&self.database);

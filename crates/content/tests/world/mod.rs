@@ -8,8 +8,8 @@
 //! (`operations.rs`) change much at once, a rollback for example: what they must leave is compared
 //! with what is remembered, and the model goes on from there.
 //!
-//! Stores may keep their past for different times, be pruned and pressed (`keeping.rs`): then a
-//! look at one before its history begins must be refused. What was looked at is counted, and what
+//! Stores may keep their past for different times, be pruned and expire early (`keeping.rs`): then
+//! a look at one before its history begins must be refused. What was looked at is counted, and what
 //! had happened to it since (`coverage.rs`).
 //!
 //! This module is shared: operations and looks by way of a mount are in the tests of the mount.
@@ -126,7 +126,7 @@ impl World {
     /// A new database, with a directory `/w` and the stores `/one` and `/two`.
     pub fn create(seed: u64, path: &Path, options: Options) -> World {
         let create = CreateOptions {
-            // Nothing has to give way, unless somebody presses.
+            // Nothing has to give way, unless somebody needs the space.
             capacity_bytes: Some(match options.has_store_retentions {
                 true => 256 << 20,
                 false => 1 << 30,

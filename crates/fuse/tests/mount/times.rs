@@ -286,7 +286,7 @@ impl Mounted {
                     self.world.clone_store();
                 }
                 if self.rng.chance(50) {
-                    self.world.press();
+                    self.world.apply_pressure();
                     self.world.note_moment();
                 }
                 self.begin_trail();

@@ -267,7 +267,7 @@ impl Engine {
         let has_others = lock(&self.group).has_others;
         let has_quarantine = self.free_space().space.quarantined_blocks() > 0;
         let may_have_orphans = self.may_have_orphans.load(Ordering::SeqCst);
-        self.press_ahead()?;
+        self.expire_ahead()?;
         let is_prune_due = self.is_prune_due()?;
         let has_moved = !self.free_space().moved_away.is_empty();
         let may_have_retired = match self.keeps_history() {

@@ -1,21 +1,21 @@
 //! How much history may go: the horizon of reclaim, and giving history up when space is short.
 //!
 //! # Words
-//! The *cut*: the commit up to which the retention lets history go. *Pressing*: moving the cut on
-//! because somebody needs the space. The *pool*: free space that pressing keeps ahead, in a
+//! The *cut*: the commit up to which the retention lets history go. *Early expiry*: moving the cut
+//! on because somebody needs the space. The *pool*: free space that early expiry keeps ahead, in a
 //! database that can grow no more.
 //!
 //! # Invariants
 //! * `TIME-1` Reclaim goes up to the oldest of: the pins (`SESSION-2`), the cut, what is held
 //!   (snapshots and readers of the past). The catalog looks at what is held again, in the commit
 //!   that reclaims (`HISTORY-3`).
-//! * `TIME-2` Pressing gives up the oldest history first, never more than a pin or a hold allows,
-//!   and at least [`PRESS_DIVISOR`]th part of the segments at a time.
+//! * `TIME-2` Early expiry gives up the oldest history first, never more than a pin or a hold
+//!   allows, and at least [`EXPIRY_DIVISOR`]th part of the segments at a time.
 //! * `TIME-3` A session that has the writer lock knows the retention: it is changed with the writer
 //!   lock, and read anew when the writer lock is taken after a foreign commit. The transactions of
 //!   a session decide by what the session knows, which may be older by one look at foreign commits
 //!   (20 ms; 1 s beside clients). What a commit keeps is decided by the catalog in any case.
-//! * `TIME-4` Where the retention is guaranteed, nothing in it is pressed.
+//! * `TIME-4` Where the retention is guaranteed, nothing in it expires early.
 //! * `TIME-5` A transaction that was refused room lets the next one find it; one that has left less
 //!   than the pool makes it good when it has ended. Who only reads does neither, but after a
 //!   refusal.
@@ -39,8 +39,8 @@
 //! [`POOL_DIVISOR`]th part.
 //!
 //! # Stores with retentions of their own
-//! Each store has a cut (`larder_catalog::RetentionHorizons`); pressing moves the cuts of all on to
-//! one commit, but those that are guaranteed (`TIME-8`, in `retention`).
+//! Each store has a cut (`larder_catalog::RetentionHorizons`); early expiry moves the cuts of all
+//! on to one commit, but those that are guaranteed (`TIME-8`, in `retention`).
 //!
 //! The cut moves in steps of a part of the retention, so that not every commit reclaims.
 
@@ -61,7 +61,7 @@ const STEPS: i64 = 256;
 /// But no step is shorter, nanoseconds.
 const STEP_NS_MIN: i64 = 1_000_000_000;
 /// Under pressure at least one part in this of the segments is given up at a time.
-pub(crate) const PRESS_DIVISOR: u64 = 64;
+pub(crate) const EXPIRY_DIVISOR: u64 = 64;
 /// The pool is one part in this of the segments.
 const POOL_DIVISOR: u64 = 16;
 /// A database without a capacity grows for so much history, whatever lives: 256 MiB.
@@ -77,9 +77,9 @@ impl Engine {
         self.retention().retention_ns > 0 && self.session.workspace.is_none()
     }
 
-    /// Of what was pressed and is still there, nothing goes that is guaranteed now.
-    pub(crate) fn forget_pressed(&self) {
-        lock(&self.history.clock).pressed = CommitSeq(0);
+    /// Of what has expired early and is still there, nothing goes that is guaranteed now.
+    pub(crate) fn forget_early_expiry(&self) {
+        lock(&self.history.clock).expired_early = CommitSeq(0);
         self.look_anew();
     }
 
@@ -190,14 +190,14 @@ impl Engine {
 
     /// Lets as much of the oldest history go as gives `blocks` blocks (`TIME-2`); the next commits
     /// reclaim it. Says whether anything goes that was kept. O(rows that go).
-    pub(crate) fn press_history(&self, blocks: u64) -> Result<bool> {
-        let may_press = self.keeps_history() && self.private.is_none();
-        if !may_press {
+    pub(crate) fn expire_history(&self, blocks: u64) -> Result<bool> {
+        let may_expire = self.keeps_history() && self.private.is_none();
+        if !may_expire {
             return Ok(false);
         }
         // What is held may have changed since the clock looked.
         let horizon = self.catalog.history_horizon(self.now_ns())?;
-        let least = self.free_space().space.capacity_blocks() / PRESS_DIVISOR;
+        let least = self.free_space().space.capacity_blocks() / EXPIRY_DIVISOR;
         let found = match horizon.is_all_guaranteed() {
             true => None, // TIME-4
             false => self.catalog.find_retired(blocks.max(least), &horizon)?,
@@ -209,7 +209,7 @@ impl Engine {
             return Ok(false);
         };
         let before = clock.given_up();
-        clock.pressed = clock.pressed.max(found);
+        clock.expired_early = clock.expired_early.max(found);
         clock.pinned_until = None;
         let is_more = clock.given_up().passes(&before);
         clock.is_spent = !is_more;
@@ -219,20 +219,20 @@ impl Engine {
         Ok(is_more)
     }
 
-    /// Whether pressing has come to a commit.
+    /// Whether early expiry has come to a commit.
     pub(crate) fn has_given_up(&self, seq: CommitSeq) -> bool {
-        lock(&self.history.clock).pressed >= seq
+        lock(&self.history.clock).expired_early >= seq
     }
 
     /// Lets history go that has come into the pool. The caller has the writer lock. A look at some
     /// counts, unless the pool is short.
-    pub(crate) fn press_ahead(&self) -> Result<()> {
+    pub(crate) fn expire_ahead(&self) -> Result<()> {
         if !self.keeps_history() || lock(&self.history.clock).is_spent {
             return Ok(());
         }
         match self.find_short_pool() {
             0 => Ok(()),
-            missing => self.press_history(missing).map(drop),
+            missing => self.expire_history(missing).map(drop),
         }
     }
 
@@ -263,7 +263,8 @@ impl Engine {
         if self.is_history_spare() {
             return true;
         }
-        // What was retired since the last look may be kept as well: then pressing says so, once.
+        // What was retired since the last look may be kept as well: then early expiry says so,
+        // once.
         let clock = lock(&self.history.clock);
         let is_partly_spare = !clock.is_spent && !clock.found.is_all_guaranteed();
         is_partly_spare && retired.saturating_sub(clock.kept_blocks) > most
@@ -361,7 +362,7 @@ impl Engine {
     /// Lets history go up to a commit, on somebody's word.
     pub(crate) fn give_up_until(&self, cut: CommitSeq) {
         let mut clock = lock(&self.history.clock);
-        clock.pressed = clock.pressed.max(cut);
+        clock.expired_early = clock.expired_early.max(cut);
         (clock.looked, clock.pinned_until) = (None, None);
     }
 
@@ -443,12 +444,12 @@ impl Engine {
             let space = &self.free_space().space;
             (
                 space.available_blocks(Purpose::Ordinary),
-                space.capacity_blocks() / PRESS_DIVISOR,
+                space.capacity_blocks() / EXPIRY_DIVISOR,
             )
         };
         let goal = before + (missed.max(least) << doublings.min(16));
         let mut available = before;
-        while available < goal && self.press_history(goal - available)? {
+        while available < goal && self.expire_history(goal - available)? {
             let available_blocks = || self.free_space().space.available_blocks(Purpose::Ordinary);
             self.commit_steps(|| available_blocks() >= goal)?;
             let now = available_blocks();

@@ -3,8 +3,8 @@
 //! # Invariants
 //! * `TIME-8` A store gives up what is older than its own retention, or the database's where it has
 //!   none, and under pressure the oldest first across all stores; what one gives up, no other
-//!   loses. A store whose retention is guaranteed is not pressed. *Guard*: each store has a cut of
-//!   its own in the catalog's `RetentionHorizons`, and reclaim goes by them (`HISTORY-7`).
+//!   loses. A store whose retention is guaranteed gives up nothing early. *Guard*: each store has a
+//!   cut of its own in the catalog's `RetentionHorizons`, and reclaim goes by them (`HISTORY-7`).
 
 use crate::engine::{Engine, lock};
 use crate::history::as_of::AsOf;
@@ -94,7 +94,7 @@ impl Engine {
         *known = Some(found);
         drop(known);
         if !is_first {
-            self.forget_pressed();
+            self.forget_early_expiry();
         }
         Ok(())
     }

@@ -320,7 +320,7 @@ impl Engine {
         pending.sort_unstable();
         for (blocks, store, ino) in pending {
             let wanted = blocks.min(AG_BLOCKS);
-            if !self.press_for_hole(wanted)? {
+            if !self.expire_for_hole(wanted)? {
                 let moved = {
                     let _edit = self.edit()?;
                     self.make_hole(wanted, work.blocks_left)?

@@ -45,7 +45,7 @@ impl Engine {
             is_dry: false,
             should_stop: &should_stop,
         };
-        let (mut moved, mut pressed) = (0, 0);
+        let (mut moved, mut expired) = (0, 0);
         loop {
             let outcome = self.node(store, ino).and_then(|node| {
                 // The kernel may still know what is gone: nothing of it is worth a move.
@@ -66,9 +66,9 @@ impl Engine {
             if sum.wanted_blocks == 0 {
                 return Ok((moved, !sum.was_busy && !sum.is_too_dear));
             }
-            pressed += sum.wanted_blocks;
-            let may_press = pressed <= blocks_max && !self.can_grow(); // COMPACT-7
-            if may_press && !should_stop() && self.press_history(sum.wanted_blocks)? {
+            expired += sum.wanted_blocks;
+            let may_expire = expired <= blocks_max && !self.can_grow(); // COMPACT-7
+            if may_expire && !should_stop() && self.expire_history(sum.wanted_blocks)? {
                 self.commit_now()?;
                 continue;
             }
@@ -79,13 +79,13 @@ impl Engine {
 
     /// By hand: gives up history that there is now until there is a hole of `wanted` blocks; says
     /// whether there is. What others supersede meanwhile stays: they may go on for ever.
-    pub(crate) fn press_for_hole(&self, wanted: u64) -> Result<bool> {
+    pub(crate) fn expire_for_hole(&self, wanted: u64) -> Result<bool> {
         let newest = self.known_seq();
         loop {
             if self.free_space().space.largest_hole_blocks() >= wanted {
                 return Ok(true);
             }
-            if self.can_grow() || self.has_given_up(newest) || !self.press_history(wanted)? {
+            if self.can_grow() || self.has_given_up(newest) || !self.expire_history(wanted)? {
                 return Ok(false);
             }
             self.settle()?;

@@ -246,8 +246,8 @@ impl Engine {
                 Ok(reservation) => return Ok(reservation),
                 Err(refused) => refused,
             };
-            let presses_first = commits_left > 0 && self.is_history_large(); // TIME-7
-            if presses_first && self.private.is_none() && self.press_history(blocks)? {
+            let expires_first = commits_left > 0 && self.is_history_large(); // TIME-7
+            if expires_first && self.private.is_none() && self.expire_history(blocks)? {
                 commits_left -= 1;
                 self.commit_steps(has_enough)?;
                 continue;
@@ -255,7 +255,7 @@ impl Engine {
             if self.grow(blocks)? {
                 continue;
             }
-            self.press_history(blocks)?;
+            self.expire_history(blocks)?;
             if self.private.is_some() {
                 // PRIVATE-4: nothing is reclaimed while others wait for the writer lock.
                 (commits_left, waits_left) = (0, 0);

@@ -16,12 +16,12 @@
 //!   since who has the writer lock waits for the lock to commit.
 //! * `CLIENT-4` What the client's snapshot can reach is pinned before it is taken, until its
 //!   transaction ends (`SESSION-2`).
-//! * `CLIENT-7` Who writes in a client's transaction can press no history when it finds no room: so
-//!   that is done before, with the writer lock in hand, while the transaction has read nothing: it
-//!   would make its own snapshot old.
+//! * `CLIENT-7` Who writes in a client's transaction can expire no history when it finds no room:
+//!   so that is done before, with the writer lock in hand, while the transaction has read nothing:
+//!   it would make its own snapshot old.
 
 use crate::engine::{Engine, lock};
-use crate::history::cut::{GROWN_BLOCKS_MIN, PRESS_DIVISOR};
+use crate::history::cut::{EXPIRY_DIVISOR, GROWN_BLOCKS_MIN};
 use crate::session::writer_lock::WriterLock;
 use crate::{Error, ErrorKind, Result};
 use larder_catalog::{
@@ -60,7 +60,7 @@ pub fn require_other_thread(database: &Path) -> Result<()> {
 const SHORT_DIVISOR: u64 = 8;
 /// History keeps out of one part in this of a database with a capacity, where clients write; but of
 /// half of what does not live where that is less.
-const PRESSED_DIVISOR: u64 = 4;
+const CLIENT_POOL_DIVISOR: u64 = 4;
 
 /// Blocks, as one who writes in a client's transaction finds them.
 struct ClientSpace {
@@ -79,7 +79,7 @@ impl ClientSpace {
         let live = self.used.saturating_sub(self.retired);
         let missing = match self.capacity {
             Some(max) => {
-                let pool = (max / PRESSED_DIVISOR).min(max.saturating_sub(live) / 2);
+                let pool = (max / CLIENT_POOL_DIVISOR).min(max.saturating_sub(live) / 2);
                 pool.max(wanted + max / HELD_BACK_DIVISOR)
                     .saturating_sub(max.saturating_sub(self.used))
             }
@@ -306,7 +306,7 @@ impl Engine {
         drop(segments);
         let missing = space.missing(wanted_blocks, self.take_missed());
         if missing > 0 {
-            self.press_history(missing.max(space.total / PRESS_DIVISOR))?;
+            self.expire_history(missing.max(space.total / EXPIRY_DIVISOR))?;
         }
         match missing > 0 || space.retired * SHORT_DIVISOR > space.total {
             true => self.reclaim_locked(),

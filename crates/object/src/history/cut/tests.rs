@@ -48,7 +48,7 @@ fn with_a_file(path: &Path) -> (Arc<Engine>, Arc<Node>) {
 
 /// What is guaranteed is not looked for again with each commit.
 #[test]
-fn guaranteed_history_is_not_pressed_with_each_commit() {
+fn guaranteed_history_does_not_expire_with_each_commit() {
     let guarantee = larder_catalog::Retention {
         retention_ns: HOUR_NS,
         is_guaranteed: true,
@@ -66,17 +66,17 @@ fn guaranteed_history_is_not_pressed_with_each_commit() {
             host.sync().unwrap();
             host.find_short_pool() > 0
         });
-        host.press_ahead().unwrap();
+        host.expire_ahead().unwrap();
         assert!(is_short && lock(&host.history.clock).is_spent, "{store:?}");
         drop(node);
         host.close().unwrap();
     }
 }
 
-/// What a read keeps is not pressed again with each commit; when it has ended, pressing ahead
+/// What a read keeps is not given up again with each commit; when it has ended, expiring ahead
 /// goes on.
 #[test]
-fn pressing_in_vain_waits() {
+fn early_expiry_in_vain_waits() {
     let dir = tempfile::tempdir().unwrap();
     let (host, node) = with_a_file(&dir.path().join("db"));
     let rewrite = |salt: u8| {
@@ -91,7 +91,7 @@ fn pressing_in_vain_waits() {
     (0..40).for_each(rewrite);
     assert!(!is_spent());
     let pin = host.begin_read();
-    // What was retired before is pressed out of its reach; then nothing more helps.
+    // What was retired before expires out of its reach; then nothing more helps.
     let full = (40..90).find(|salt| {
         rewrite(*salt);
         free_bytes() < 3 << 20
