@@ -1,6 +1,6 @@
--- Patches: the newest content of blocks that small overwrites changed, until it is written in place
--- (PATCH-1). A log: of one object the row with the higher id counts. A row without bytes ends the
--- patches of its blocks.
+-- Redo rows: the newest content of blocks that small overwrites changed, until it is written in
+-- place (REDO-1). A log: of one object the row with the higher id counts. A row without bytes ends
+-- the redo rows of its blocks.
 --
 -- Frozen: a released step never changes; a later format adds a step (see schema.rs).
 

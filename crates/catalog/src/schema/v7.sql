@@ -11,7 +11,7 @@
 --   map      a page of the extent map: `key` is its number, `value` its bytes
 --   piece    a page of the list of pieces, likewise
 --   xattr    an extended attribute: `key` is its name
---   patch    a patch: `key` is its id, `value` its bytes, `extra` its blocks
+--   patch    a redo row: `key` is its id, `value` its bytes, `extra` its blocks
 CREATE TABLE larder_history (
   id INTEGER PRIMARY KEY,
   until_seq INTEGER NOT NULL CHECK (until_seq >= 1),

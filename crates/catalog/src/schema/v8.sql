@@ -14,7 +14,7 @@ DROP TABLE larder_history;
 --   map      a page of the extent map: `key` is its number, `value` its bytes
 --   piece    a page of the list of pieces, likewise
 --   xattr    an extended attribute: `key` is its name
---   patch    a patch: `key` is its id, `value` its bytes, `extra` its blocks
+--   patch    a redo row: `key` is its id, `value` its bytes, `extra` its blocks
 --   row      a row of the temporal table `ino`: `key` is its rowid, or the primary key of a table without one, `value`
 --            its columns as JSON, NULL when it was not there, `mtime_ns` when that ended; `since_seq` says nothing
 CREATE TABLE larder_history (
