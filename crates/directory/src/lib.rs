@@ -14,6 +14,7 @@
 //!   descriptors only, and no deeper than a database is.
 //! * `DIRECTORY-4` What is made belongs to the owner and the group of the database's directory, and
 //!   may be used by whom that directory lets write in it, whatever the umask.
+//! * `DIRECTORY-5` The directory of a new database is its maker's alone until all of it is there.
 //!
 //! SQLite opens its files by path: it is given [`DatabaseDir::path_of_descriptor`], which leads to
 //! the same directory whatever became of its name.
@@ -96,16 +97,41 @@ impl DatabaseDir {
         DatabaseDir::top(open_named(path)?, path)
     }
 
-    /// Makes the directory of a new database, or takes an empty one that is there. It is private,
-    /// whatever the umask; with `group` its members share all that will be in it.
+    /// Makes the directory of a new database, or takes an empty one that is there. It is private at
+    /// every moment, whatever the umask (`DIRECTORY-5`); what is made in it is that of `group`, whom
+    /// [`DatabaseDir::let_group_in`] lets in once it is complete.
     pub fn create(path: &Path, group: Option<u32>) -> io::Result<DatabaseDir> {
-        match std::fs::create_dir_all(path) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-            _ => {}
+        if let Some(above) = path.parent().filter(|above| !above.as_os_str().is_empty()) {
+            std::fs::create_dir_all(above)?;
+        }
+        let is_made = match rustix::fs::mkdir(path, Mode::RWXU) {
+            Ok(()) => true,
+            Err(Errno::EXIST) => false,
+            Err(error) => return Err(error.into()),
+        };
+        if is_made {
+            open::admit_owner(rustix::fs::CWD, path)?;
         }
         let descriptor = open_named(path)?;
-        modes::set_up(&descriptor, group)?;
-        DatabaseDir::top(descriptor, path)
+        let sharing = modes::set_up(&descriptor, group).inspect_err(|_| {
+            if is_made && let Err(error) = rustix::fs::rmdir(path) {
+                tracing::warn!("{} remains: {error}", path.display());
+            }
+        })?;
+        let directory = DatabaseDir::new(descriptor, path.to_owned(), sharing);
+        match directory.names()?.first() {
+            None => Ok(directory),
+            Some(name) => Err(refused(&format!(
+                "somebody has put '{}' into it just now; choose a place where nobody else writes",
+                name.display()
+            ))),
+        }
+    }
+
+    /// Lets in the group that shares the database, once all that a new one needs is there.
+    pub fn let_group_in(&self) -> io::Result<()> {
+        let descriptor = &self.inner.descriptor;
+        self.inner.sharing.give_dir(descriptor, self.path())
     }
 
     fn top(descriptor: OwnedFd, path: &Path) -> io::Result<DatabaseDir> {
@@ -254,6 +280,7 @@ impl DatabaseDir {
         let (parent, last) = self.parent_of(name)?;
         match rustix::fs::mkdirat(parent.as_fd(), last, Mode::RWXU) {
             Ok(()) => {
+                open::admit_owner(parent.as_fd(), last)?;
                 let made = self.open_dir(name)?;
                 (self.inner.sharing).give_dir(&made.inner.descriptor, made.path())?;
                 Ok(made)

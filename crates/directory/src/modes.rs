@@ -72,20 +72,30 @@ impl Sharing {
     }
 }
 
-/// Makes the directory of a new database private, or its group's.
-pub(crate) fn set_up(directory: impl AsFd, group: Option<u32>) -> io::Result<()> {
-    let found = rustix::fs::fstat(&directory)?;
-    let mode = match group {
-        None => 0o700,
-        Some(group) => {
-            if found.st_gid != group {
-                rustix::fs::fchown(&directory, None, Some(Gid::from_raw(group)))?;
+/// Makes the directory of a new database private, as far as its group is concerned too, until it is
+/// complete; says whose what is made in it will be.
+pub(crate) fn set_up(directory: impl AsFd, group: Option<u32>) -> io::Result<Sharing> {
+    let mut found = rustix::fs::fstat(&directory)?;
+    if let Some(group) = group.filter(|&group| group != found.st_gid) {
+        match rustix::fs::fchown(&directory, None, Some(Gid::from_raw(group))) {
+            Err(Errno::PERM) => {
+                return Err(io::Error::new(
+                    io::ErrorKind::PermissionDenied,
+                    format!("you are no member of group {group}; name one of yours ('id')"),
+                ));
             }
-            0o2770
+            given => given?,
         }
-    };
-    if found.st_mode & 0o7777 != mode {
-        rustix::fs::fchmod(&directory, Mode::from_raw_mode(mode))?;
+        found.st_gid = group;
     }
-    Ok(())
+    // What is made in a directory with the set-group bit has its group.
+    let (until_complete, complete) = match group {
+        None => (0o700, 0o700),
+        Some(_) => (0o2700, 0o2770),
+    };
+    if found.st_mode & 0o7777 != until_complete {
+        rustix::fs::fchmod(&directory, Mode::from_raw_mode(until_complete))?;
+    }
+    found.st_mode = complete;
+    Ok(Sharing::of(&found))
 }

@@ -3,7 +3,7 @@
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path};
 
 /// A name goes down only: no `..`, not absolute, not empty.
@@ -59,6 +59,19 @@ fn open_by_steps(
     }
     let from = reached.as_ref().map_or(directory, AsFd::as_fd);
     rustix::fs::openat(from, last, flags, mode).map_err(explain)
+}
+
+/// Lets the owner into a directory that he has just made, which the umask may have closed to him.
+pub(crate) fn admit_owner(above: BorrowedFd<'_>, name: &Path) -> io::Result<()> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let made = rustix::fs::openat(above, name, flags, Mode::empty()).map_err(explain)?;
+    let mode = Mode::from_raw_mode(rustix::fs::fstat(&made)?.st_mode);
+    if !mode.contains(Mode::RWXU) {
+        // By the descriptor: it cannot be opened for more.
+        let named = format!("/proc/self/fd/{}", made.as_raw_fd());
+        rustix::fs::chmod(named, Mode::RWXU | mode & Mode::SGID)?;
+    }
+    Ok(())
 }
 
 fn explain(error: Errno) -> io::Error {

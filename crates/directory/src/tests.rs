@@ -2,6 +2,7 @@
 use super::*;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 fn database() -> (tempfile::TempDir, DatabaseDir) {
     let dir = tempfile::tempdir().unwrap();
@@ -120,6 +121,8 @@ fn what_is_made_is_the_owners_alone_or_whom_the_directory_lets_in() {
         .unwrap()
         .open_file("g", Access::MakeNew)
         .unwrap();
+    assert_eq!(mode(shared.path()), 0o2700, "DIRECTORY-5: not complete");
+    shared.let_group_in().unwrap();
     let modes = ["", "f", "d", "d/g"].map(|name| mode(&shared.join(name)));
     assert_eq!(modes, [0o2770, 0o660, 0o2770, 0o660], "DIRECTORY-4");
     if rustix::process::geteuid().is_root() {
@@ -186,4 +189,33 @@ fn the_path_of_the_descriptor_stays_when_the_name_is_another_directory() {
     fs::write(dir.path().join("db/f"), "another").unwrap();
     let read = fs::read(database.path_of_descriptor().join("f")).unwrap();
     assert_eq!(read, b"mine");
+}
+
+#[test]
+fn a_new_directory_is_private_at_every_moment_whatever_the_umask() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("new");
+    let before = rustix::process::umask(rustix::fs::Mode::empty());
+    let is_over = AtomicBool::new(false);
+    let seen = std::thread::scope(|scope| {
+        let looks = scope.spawn(|| {
+            let mut seen = 0;
+            while !is_over.load(Ordering::SeqCst) {
+                seen |= path.metadata().map_or(0, |found| found.mode() & 0o7777);
+            }
+            seen
+        });
+        for _ in 0..3000 {
+            DatabaseDir::create(&path, None).unwrap();
+            fs::remove_dir(&path).unwrap();
+        }
+        is_over.store(true, Ordering::SeqCst);
+        looks.join().unwrap()
+    });
+    rustix::process::umask(before);
+    assert_eq!(seen, 0o700, "DIRECTORY-5");
+    fs::create_dir(&path).unwrap();
+    fs::write(path.join("planted"), "").unwrap();
+    let planted = DatabaseDir::create(&path, None).unwrap_err();
+    assert!(planted.to_string().contains("'planted'"), "{planted}");
 }

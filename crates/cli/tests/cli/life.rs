@@ -166,6 +166,39 @@ EOS
     place.assert_clean("own/u.larder");
 }
 
+#[test]
+fn no_umask_keeps_the_owner_out_or_lets_others_in() {
+    let place = open_place();
+    in_namespace(
+        &place,
+        r#"
+        mkdir own; chown nobody own
+        cat > as_user.sh <<'EOS'
+        set -eEu
+        trap 'echo "failed at: $BASH_COMMAND, umask $(umask)" >&2' ERR
+        for mask in 0000 0477 0700 0777; do
+            umask "$mask"; db="$D/own/$mask.larder"
+            $L init "$db" > /dev/null
+            printf x | $L put - "$db:/f"
+            $L txn begin "$db" > /dev/null
+            printf y | $L put - "$db:/g"
+            [ "$($L cat "$db:/f" "$db:/g")" = xy ]
+            $L txn list "$db" > /dev/null
+            $L check "$db" > /dev/null
+            [ -z "$(find "$db" -perm /077 -o -type d ! -perm 700 -o -type f ! -perm 600)" ]
+        done
+EOS
+        setpriv --reuid=nobody --regid=nogroup --clear-groups bash as_user.sh
+        # A group that its user is not in: nothing remains.
+        code=0
+        setpriv --reuid=nobody --regid=nogroup --clear-groups \
+            "$L" init --group 0 own/shared.larder 2> said || code=$?
+        [ $code = 1 ]; grep -q "you are no member of group 0; name one of yours" said
+        [ ! -e own/shared.larder ]
+        "#,
+    );
+}
+
 /// A mount in the foreground.
 struct Served {
     child: Child,

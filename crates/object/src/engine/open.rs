@@ -77,6 +77,7 @@ impl Engine {
             root_gid: init.root_gid,
         };
         Catalog::create_in(&directory, &catalog_options, &catalog_init)?;
+        directory.let_group_in().map_err(failed)?;
         // The new names must survive a power cut too.
         directory.sync().map_err(failed)?;
         let above = DatabaseDir::open(path.parent().unwrap_or(path));
