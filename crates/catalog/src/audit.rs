@@ -12,7 +12,8 @@
 //!   when the schema has changed before a commit that runs triggers. What is missing is told by
 //!   `check`.
 //! * `SAFE-4` Where the owner is not the caller, no code of the owner's is on a table that the
-//!   engine's statements name; nor on any table where the structure is proven, which runs it.
+//!   engine's statements name, or that foreign keys lead to from there; nor on any table where the
+//!   structure is proven, which runs it.
 //!   *Guard*: the same, by [`Code`]; [`require_to_prove`].
 //!
 //! SQLite believes the texts in `sqlite_schema`, not the columns beside them: each text has to say
@@ -182,6 +183,14 @@ fn audit(connection: &Connection, version: u32, code: Code, tables: Tables) -> R
         require_columns(connection, &expected, name, sql)?;
     }
     if code != Code::Trusted {
+        let reached = find_referring(connection, &findings, &others)?;
+        let is_reached = |object: &&&Object| reached.contains(&object.table.to_ascii_lowercase());
+        for object in others.iter().filter(is_reached) {
+            match &*object.kind {
+                "table" => refuse_code_of_table(connection, &[], object, code)?,
+                _ => strangers.push(object),
+            }
+        }
         for object in strangers {
             if !is_larders(connection, &by_name, object)? {
                 refuse_code(connection, object, code)?;
@@ -201,6 +210,39 @@ fn audit(connection: &Connection, version: u32, code: Code, tables: Tables) -> R
         }
     }
     Ok(findings)
+}
+
+/// The user's tables that foreign keys lead to from the engine's: rows in them are looked for, and
+/// may change or go, when the engine's rows do. Names in lower case.
+fn find_referring(
+    connection: &Connection,
+    engines: &Findings,
+    others: &[&Object],
+) -> Result<HashSet<String>> {
+    let mut referring: HashMap<String, Vec<String>> = HashMap::new();
+    let is_table = |object: &&&Object| {
+        let second = tokens(object.sql.as_deref().unwrap_or_default()).nth(1);
+        object.kind == "table" && second != Some(Token::Word("virtual".into()))
+    };
+    for table in others.iter().filter(is_table) {
+        let sql = "SELECT lower(\"table\") FROM pragma_foreign_key_list(?1, 'main')";
+        let parents: Vec<String> =
+            rows(connection, sql, [&table.name], |row| row.get(0)).at(&table.name)?;
+        for parent in parents {
+            let all = referring.entry(parent).or_default();
+            all.push(table.name.to_ascii_lowercase());
+        }
+    }
+    let mut reached = HashSet::new();
+    let mut parents: Vec<&String> = engines.stores.iter().chain(&engines.tables).collect();
+    while let Some(parent) = parents.pop() {
+        for table in referring.get(parent).into_iter().flatten() {
+            if reached.insert(table.clone()) {
+                parents.push(table);
+            }
+        }
+    }
+    Ok(reached)
 }
 
 fn not_ours(object: &Object) -> CatalogError {

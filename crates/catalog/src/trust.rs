@@ -34,12 +34,24 @@ impl Trust {
     /// The variable of the environment that says so.
     pub const VARIABLE: &str = "LARDER_TRUST";
 
-    /// What the environment says: `anybody`, `nobody`, and else the default.
+    /// What the environment says, where it can be understood; else nobody is trusted.
     pub fn of_environment() -> Trust {
+        Trust::read_environment().unwrap_or(Trust::Nobody)
+    }
+
+    /// What the environment says: `anybody`, `nobody`, or nothing: the default. Another word is
+    /// refused, for people.
+    pub fn read_environment() -> std::result::Result<Trust, String> {
         match std::env::var_os(Trust::VARIABLE) {
-            Some(word) if word == "anybody" => Trust::Anybody,
-            Some(word) if word == "nobody" => Trust::Nobody,
-            _ => Trust::Owner,
+            None => Ok(Trust::Owner),
+            Some(word) if word.is_empty() => Ok(Trust::Owner),
+            Some(word) if word == "anybody" => Ok(Trust::Anybody),
+            Some(word) if word == "nobody" => Ok(Trust::Nobody),
+            Some(word) => Err(format!(
+                "{} is '{}'; it may be 'anybody', 'nobody', or not set",
+                Trust::VARIABLE,
+                word.display()
+            )),
         }
     }
 

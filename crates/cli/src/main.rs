@@ -112,7 +112,10 @@ fn main() -> ExitCode {
         databases::wait_at_most(timeout);
     }
     let mut out = Output::new(json);
-    let result = start_log(&verb).and_then(|()| run(verb, timeout, &mut out));
+    let result = larder::Trust::read_environment()
+        .map_err(Failure::Other)
+        .and_then(|_| start_log(&verb))
+        .and_then(|()| run(verb, timeout, &mut out));
     // What came before a failure is still printed.
     let flushed = out.flush();
     log::finish();

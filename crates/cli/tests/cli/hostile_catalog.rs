@@ -437,6 +437,26 @@ fn code_of_strangers_is_refused_by_name() {
             "ALTER TABLE main ADD COLUMN c CHECK (c GLOB '*a*b')",
             "glob()",
         ),
+        // What foreign keys lead to.
+        (
+            "CREATE TABLE refers (ino REFERENCES main (ino) ON DELETE CASCADE);
+             CREATE TRIGGER theirs AFTER DELETE ON refers BEGIN SELECT 1; END",
+            "'theirs'",
+        ),
+        (
+            "CREATE TABLE near (id INTEGER PRIMARY KEY, ino REFERENCES \"MAIN\" ON UPDATE CASCADE);
+             CREATE TABLE far (near REFERENCES near, g AS (upper(near)) STORED)",
+            "'g'",
+        ),
+        (
+            "CREATE TABLE refers (ino REFERENCES main (ino) ON DELETE SET NULL);
+             CREATE INDEX theirs ON refers (hex(ino))",
+            "'theirs'",
+        ),
+        (
+            "CREATE TABLE refers (ino DEFAULT (randomblob(9)) REFERENCES main ON DELETE SET DEFAULT)",
+            "randomblob()",
+        ),
     ] {
         hostile(&place, |owner| owner.execute_batch(sql).unwrap());
         let told = place.run(&["check", "x.larder", "--untrusted"]);
@@ -458,11 +478,24 @@ fn code_of_strangers_is_refused_by_name() {
             assert!(trusting.unwrap().status.success(), "SAFE-4: {sql}");
         }
     }
+    for word in ["Nobody", " nobody", "x"] {
+        let mut command = place.command(&["ls", "x.larder:/"]);
+        let done = command.env("LARDER_TRUST", word).output().unwrap();
+        let told = String::from_utf8_lossy(&done.stderr);
+        assert!(
+            told.contains("it may be 'anybody', 'nobody', or not set"),
+            "{word}: {told}"
+        );
+        assert_eq!(done.status.code(), Some(1), "{word}");
+    }
     // Columns, indexes and constraints without code are data.
     hostile(&place, |owner| {
         let data = "ALTER TABLE main ADD COLUMN stars INTEGER DEFAULT 3 CHECK (stars IN (1, 2, \
             3)); \
-                    CREATE INDEX by_stars ON main (stars); CREATE VIEW mine AS SELECT * FROM album";
+                    CREATE INDEX by_stars ON main (stars); CREATE VIEW mine AS SELECT * FROM album;
+                    CREATE TABLE refers (ino REFERENCES main (ino) ON DELETE CASCADE, note TEXT);
+                    CREATE INDEX by_note ON refers (note);
+                    CREATE TRIGGER mine_alone AFTER UPDATE ON album BEGIN SELECT 1; END";
         owner.execute_batch(data).unwrap();
     });
     place.ok(&["check", "x.larder", "--untrusted"]);
