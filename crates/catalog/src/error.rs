@@ -188,7 +188,12 @@ pub(crate) fn sort(context: &str, source: rusqlite::Error) -> CatalogError {
         | E::Utf8Error(..)
         | E::QueryReturnedNoRows => CatalogError::corrupt(format!("{context}: {source}")),
         _ => match source.sqlite_error_code() {
-            Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
+            // The last one: all locks for readers were taken, whenever it tried.
+            Some(
+                ErrorCode::DatabaseBusy
+                | ErrorCode::DatabaseLocked
+                | ErrorCode::FileLockingProtocolFailed,
+            ) => {
                 let (waited, why) = take_in_vain().unwrap_or_default();
                 CatalogError::Busy { waited, why }
             }

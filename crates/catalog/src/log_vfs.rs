@@ -303,6 +303,12 @@ unsafe fn open_with(
     }
 }
 
+/// SQLite sleeps only between two tries to begin a read: to wait for locks is its caller's.
+unsafe extern "C" fn sleep(_: *mut sqlite3_vfs, microseconds: c_int) -> c_int {
+    crate::waiting::wait_to_read(microseconds);
+    microseconds
+}
+
 /// VFS functions that only hand on to the VFS below.
 macro_rules! vfs_delegates {
     ($($name:ident = $slot:ident($($arg:ident: $type:ty),*);)*) => {$(
@@ -324,7 +330,6 @@ vfs_delegates! {
     access = xAccess(path: *const c_char, flags: c_int, out: *mut c_int);
     full_pathname = xFullPathname(path: *const c_char, len: c_int, out: *mut c_char);
     randomness = xRandomness(len: c_int, out: *mut c_char);
-    sleep = xSleep(microseconds: c_int);
     current_time = xCurrentTime(out: *mut f64);
     last_error = xGetLastError(len: c_int, out: *mut c_char);
     current_time_ms = xCurrentTimeInt64(out: *mut sqlite3_int64);

@@ -6,7 +6,8 @@
 //! # Invariants
 //! * `WAIT-1` Who waits for a lock of a database's files waits no longer than the command was told,
 //!   says after [`TELL_AFTER`] who has it (process, command, since when), and fails with the same
-//!   words. *Guard*: [`Patience`]; of SQLite's locks [`Waits`], which is its busy handler.
+//!   words. *Guard*: [`Patience`]; of SQLite's locks [`Waits`], which is its busy handler, and
+//!   [`wait_to_read`] where SQLite asks for none.
 
 use crate::error::{At, Result};
 use crate::place::{CATALOG_FILE, Place};
@@ -19,7 +20,7 @@ use rusqlite::{Connection, ffi};
 use std::cell::RefCell;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 /// After so long it is said who is waited for, and then so often.
@@ -147,7 +148,19 @@ pub(crate) struct Waits {
 thread_local! {
     /// The wait of this thread: SQLite tells its beginning, and not its end.
     static WAIT: RefCell<Option<(*const c_void, Patience)>> = const { RefCell::new(None) };
+    /// The same of a wait to read.
+    static WAIT_TO_READ: RefCell<Option<Patience>> = const { RefCell::new(None) };
 }
+
+/// Those of all connections: who waits to read is not told which one.
+static ALL: Mutex<Vec<Weak<Waits>>> = Mutex::new(Vec::new());
+
+/// The locks for readers, in `catalog.db-shm`.
+const READ_LOCKS: Lock = Lock::Bytes(123..=127, For::Writing);
+/// What SQLite sleeps in all before it gives up to begin a read, and how often who waits instead
+/// looks whether the locks are free.
+const READ_WAIT: Duration = Duration::from_secs(10);
+const READ_LOOK: Duration = Duration::from_millis(20);
 
 impl Waits {
     /// Has `connection` wait up to `wait_max`. SQLite's own way sleeps 100 ms between two tries
@@ -169,6 +182,10 @@ impl Waits {
                 move |_| Ok(held.wait_max().as_secs_f64()),
             )
             .at("the busy handler")?;
+        let mut all = lock(&ALL);
+        all.retain(|one| one.strong_count() > 0);
+        all.push(Arc::downgrade(&waits));
+        drop(all);
         let pointer = Arc::as_ptr(&waits).cast_mut().cast::<c_void>();
         // SAFETY: an open connection; `waits` lives as long as it does, by the function above, and
         // is only read.
@@ -189,6 +206,13 @@ impl Waits {
 
     pub fn wait_max(&self) -> Duration {
         Duration::from_nanos(self.wait_max_ns.load(Ordering::Relaxed))
+    }
+
+    /// Whether somebody has locks that keep readers out.
+    fn are_readers_kept_out(&self) -> bool {
+        let identity = self.directory.identity_of(format!("{CATALOG_FILE}-shm"));
+        let identity = identity.ok().flatten();
+        identity.is_some_and(|identity| find_holder(identity, &READ_LOCKS).is_some())
     }
 
     /// Whether to wait once more.
@@ -245,6 +269,39 @@ unsafe extern "C" fn wait_again(waits: *mut c_void, count: c_int) -> c_int {
     };
     std::thread::sleep(Duration::from_micros(pause_us));
     1
+}
+
+/// SQLite has found all locks for readers taken, and would sleep so long: 1 µs at first, and longer
+/// each time, [`READ_WAIT`] in all. Each sleep is stretched, or shortened, so that all of them are
+/// as long as connections here wait; then there are none, and SQLite fails at once.
+pub(crate) fn wait_to_read(microseconds: c_int) {
+    let micros = u64::try_from(microseconds).unwrap_or(0);
+    let all: Vec<Arc<Waits>> = lock(&ALL).iter().filter_map(Weak::upgrade).collect();
+    let wait_max = all.iter().map(|waits| waits.wait_max()).max();
+    let (Some(wait_max), Some(first)) = (wait_max, all.first()) else {
+        return std::thread::sleep(Duration::from_micros(micros));
+    };
+    WAIT_TO_READ.with_borrow_mut(|wait| {
+        if micros <= 1 {
+            *wait = None;
+            set_in_vain(None);
+            return;
+        }
+        let patience = wait.get_or_insert_with(|| Patience::new(wait_max));
+        let share = micros as f64 / READ_WAIT.as_micros() as f64;
+        let until = Instant::now() + wait_max.mul_f64(share);
+        loop {
+            let holding = all.iter().find(|waits| waits.are_readers_kept_out());
+            if !holding.unwrap_or(first).goes_on(patience) {
+                return;
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if holding.is_none() || left.is_zero() {
+                return std::thread::sleep(left.min(Duration::from_micros(micros)));
+            }
+            std::thread::sleep(left.min(READ_LOOK));
+        }
+    });
 }
 
 /// A panic in a holder leaves nothing half done: its transaction was rolled back while unwinding.

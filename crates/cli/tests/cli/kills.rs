@@ -572,3 +572,65 @@ fn require_named((what, keeps, verb): (&str, &str, &str)) {
     place.ok(arguments);
     place.assert_clean("a.larder");
 }
+
+/// Takes the locks for readers in SQLite's shared memory, and says so.
+const KEEP_READERS_OUT: &str = "import fcntl, os, sys
+fd = os.open('a.larder/catalog.db-shm', os.O_RDWR)
+fcntl.lockf(fd, fcntl.LOCK_EX, 5, 123)
+print(flush=True)
+sys.stdin.readline()";
+
+#[test]
+fn who_keeps_readers_out_is_waited_for_and_named_and_stops_no_mount() {
+    use std::io::Read;
+    let place = Place::new();
+    let mut mount = serve(&place, &[]);
+    let mnt = place.path("mnt");
+    fs::write(mnt.join("f"), "x").unwrap();
+    fs::File::open(mnt.join("f")).unwrap().sync_all().unwrap();
+    let mut holder = Killed::spawn(
+        Command::new("python3")
+            .args(["-c", KEEP_READERS_OUT])
+            .current_dir(place.path(""))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped()),
+    );
+    let out = holder.stdout.as_mut().unwrap();
+    out.read_exact(&mut [0]).unwrap();
+    let began = Instant::now();
+    let done = place.run(&["--timeout", "3s", "ls", "a.larder:/"]);
+    let (took, held_by) = (began.elapsed(), format!("held by process {}", holder.id()));
+    assert_eq!(done.code, Some(124), "WAIT-1: {}", done.stderr);
+    let lines: Vec<&str> = done.stderr.lines().collect();
+    assert_eq!(lines.len(), 2, "{}", done.stderr);
+    for (line, about) in lines.iter().zip(["waiting for 2 s", "waited for 3 s"]) {
+        assert!(
+            line.contains(about) && line.contains(&held_by),
+            "WAIT-1: {line}"
+        );
+    }
+    assert!(
+        (Duration::from_secs(2)..Duration::from_secs(6)).contains(&took),
+        "WAIT-1: {took:?}"
+    );
+    // Nor does a program on the mount get an error, when it ends before long.
+    let writes = std::thread::spawn({
+        let path = mnt.join("g");
+        move || fs::write(&path, "y").and_then(|()| fs::File::open(path)?.sync_all())
+    });
+    while began.elapsed() < Duration::from_secs(12) {
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    drop(holder);
+    writes.join().unwrap().unwrap();
+    let listed = place.ok(&["ls", "a.larder:/"]);
+    assert!(listed.contains('f') && listed.contains('g'), "{listed}");
+    place.ok(&["umount", "mnt"]);
+    let (code, told) = mount.end();
+    assert_eq!(code, Some(0), "{told}");
+    assert!(
+        told.lines().all(|line| line.contains(&held_by)),
+        "WAIT-1: {told}"
+    );
+    place.assert_clean("a.larder");
+}
