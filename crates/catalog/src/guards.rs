@@ -126,6 +126,11 @@ impl Guards {
         }
     }
 
+    /// Whose the code in the catalog is.
+    pub(crate) fn code(&self) -> Code {
+        self.watch.as_ref().map_or(Code::Trusted, |(_, code)| *code)
+    }
+
     /// The watch over the user's triggers.
     pub(crate) fn watch(&self) -> Option<Arc<Watch>> {
         self.watch.as_ref().map(|(watch, _)| Arc::clone(watch))

@@ -20,9 +20,10 @@ pub enum Trust {
 }
 
 /// Whose the code in a catalog is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Code {
     /// The caller's, or somebody's whom he trusts.
+    #[default]
     Trusted,
     /// That of the owner with this number, who is not the caller.
     Strangers(u32),
@@ -80,6 +81,21 @@ impl Code {
         match owner == rustix::process::geteuid().as_raw() {
             true => Code::Trusted,
             false => Code::Strangers(owner),
+        }
+    }
+
+    /// What is said to who would change the schema, which is code.
+    pub(crate) fn refusal_of_change(self) -> Option<String> {
+        match self {
+            Code::Trusted => None,
+            Code::Strangers(uid) => Some(format!(
+                "the schema belongs to user {uid}, who owns the database, since code in it runs as \
+                 him; have him change it, or set LARDER_TRUST=anybody"
+            )),
+            Code::Unwanted => Some(
+                "the schema is not changed under LARDER_TRUST=nobody: what is in it may be code"
+                    .into(),
+            ),
         }
     }
 

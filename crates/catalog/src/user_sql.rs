@@ -56,9 +56,14 @@ impl Catalog {
             false => Purpose::Transactions,
         };
         let mut catalog = open_within(&Place::of(directory), options, purpose)?;
+        let (code, watch) = {
+            let guards = &lock(&catalog.writer).guards;
+            (guards.code(), guards.watch())
+        };
         let judge = Arc::new(Judge {
             is_shell,
-            watch: lock(&catalog.writer).guards.watch(),
+            code,
+            watch,
             ..Judge::default()
         });
         let files = FilesSlot::default();

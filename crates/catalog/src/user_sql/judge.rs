@@ -7,6 +7,7 @@ use crate::guarded::Guarded;
 use crate::lock;
 use crate::sql::explain;
 use crate::trigger_watch::Watch;
+use crate::trust::Code;
 use rusqlite::Connection;
 use rusqlite::hooks::{AuthAction, AuthContext, Authorization, TransactionOperation};
 use std::collections::HashSet;
@@ -82,6 +83,8 @@ pub(super) struct Judge {
     pub(super) is_asked: AtomicBool,
     /// The user may do what lasts longer than a transaction: settings, temporary tables.
     pub(super) is_shell: bool,
+    /// Whose the code in the catalog is.
+    pub(super) code: Code,
     /// Over what triggers do in the engine's own statements.
     pub(super) watch: Option<Arc<Watch>>,
     /// Where the tables of stores are those of a moment: what is still of the present
@@ -117,6 +120,7 @@ impl Judge {
             .and_then(|present| as_of_views::refusal(context, present));
         let refused = match refusal(action) {
             Some(why) if !self.is_shell => Some(why.to_owned()),
+            _ if changes_schema(action) => refused.or_else(|| self.code.refusal_of_change()),
             _ => refused.or_else(|| refusal_in_shell(action).map(str::to_owned)),
         };
         match refused {
@@ -273,6 +277,24 @@ pub(super) fn refusal(action: &AuthAction<'_>) -> Option<&'static str> {
     }
 }
 
+/// Whether it makes, alters or drops something that lasts.
+fn changes_schema(action: &AuthAction<'_>) -> bool {
+    match action {
+        AuthAction::CreateIndex { .. }
+        | AuthAction::CreateTable { .. }
+        | AuthAction::CreateTrigger { .. }
+        | AuthAction::CreateView { .. }
+        | AuthAction::CreateVtable { .. }
+        | AuthAction::DropIndex { .. }
+        | AuthAction::DropTable { .. }
+        | AuthAction::DropTrigger { .. }
+        | AuthAction::DropView { .. }
+        | AuthAction::DropVtable { .. } => true,
+        AuthAction::AlterTable { database_name, .. } => *database_name != "temp",
+        _ => false,
+    }
+}
+
 /// Why a session refuses it, whose user may change settings.
 pub(super) fn refusal_in_shell(action: &AuthAction<'_>) -> Option<&'static str> {
     match action {
@@ -285,6 +307,13 @@ pub(super) fn refusal_in_shell(action: &AuthAction<'_>) -> Option<&'static str> 
             "larder switches recursive_triggers itself, on for statements that say REPLACE; leave \
              out this PRAGMA",
         ),
+        AuthAction::Insert { table_name }
+        | AuthAction::Delete { table_name }
+        | AuthAction::Update { table_name, .. }
+            if table_name.eq_ignore_ascii_case("larder_gate") =>
+        {
+            Some("larder_gate is switched by larder alone: with it open nothing guards the tables")
+        }
         _ => None,
     }
 }

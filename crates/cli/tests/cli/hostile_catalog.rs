@@ -502,6 +502,49 @@ fn code_of_strangers_is_refused_by_name() {
     figures.assert_bounded();
 }
 
+/// A change of the schema is its owner's, and the guard switch larder's.
+#[test]
+fn sql_of_others_changes_no_schema_and_nobodys_opens_the_guard_switch() {
+    let place = full();
+    hostile(&place, |_| ());
+    for sql in [
+        "UPDATE larder_gate SET open = 1",
+        "CREATE TRIGGER opens AFTER INSERT ON album BEGIN UPDATE larder_gate SET open = 1; END; \
+         INSERT INTO album (n) VALUES (1)",
+    ] {
+        let done = place.run(&["sql", "x.larder", sql]);
+        done.assert_failed(1, "switched by larder alone", sql);
+        place.run(&["sql", "x.larder", "DROP TRIGGER IF EXISTS opens"]);
+    }
+    let before = place.ok(&["sql", "x.larder", "SELECT count(*) FROM sqlite_schema"]);
+    for sql in [
+        "CREATE TRIGGER theirs AFTER INSERT ON main BEGIN SELECT 1; END",
+        "ALTER TABLE album ADD COLUMN m",
+        "CREATE INDEX theirs ON album (n)",
+        "DROP TABLE album",
+    ] {
+        let mut command = place.command(&["sql", "x.larder", sql]);
+        let done = command.env("LARDER_TRUST", "nobody").output().unwrap();
+        let told = String::from_utf8_lossy(&done.stderr);
+        assert!(
+            told.contains("the schema is not changed"),
+            "SAFE-4: {sql}: {told}"
+        );
+        assert_eq!(done.status.code(), Some(1), "{sql}");
+        if rustix::process::geteuid().is_root() {
+            let theirs = place.path("x.larder/catalog.db");
+            std::os::unix::fs::chown(&theirs, Some(4711), Some(4711)).unwrap();
+            let done = place.run(&["sql", "x.larder", sql]);
+            done.assert_failed(1, "belongs to user 4711", sql);
+            place.ok(&["sql", "x.larder", "INSERT INTO album (n) VALUES (7)"]);
+            std::os::unix::fs::chown(&theirs, Some(0), Some(0)).unwrap();
+        }
+    }
+    let after = place.ok(&["sql", "x.larder", "SELECT count(*) FROM sqlite_schema"]);
+    assert_eq!(before, after);
+    place.assert_clean("x.larder");
+}
+
 /// In the caller's own database: values that no row may have fail the change, and no read computes
 /// them.
 #[test]
