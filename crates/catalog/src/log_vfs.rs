@@ -47,7 +47,8 @@ use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_void};
 use std::mem::size_of;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 
 /// Most bytes that are kept: SQLite's "unix" takes no more than 0x1ffff in one call.
 const KEPT_BYTES_MAX: usize = 31 * 4096;
@@ -303,9 +304,20 @@ unsafe fn open_with(
     }
 }
 
-/// SQLite sleeps only between two tries to begin a read: to wait for locks is its caller's.
+/// What does the sleeping, once somebody has said so.
+static SLEEP: OnceLock<fn(c_int)> = OnceLock::new();
+
+/// SQLite sleeps only between two tries to begin a read (to wait for locks is its caller's): by
+/// `sleep`, which is told how long, µs.
+pub(crate) fn sleep_by(sleep: fn(c_int)) {
+    SLEEP.get_or_init(|| sleep);
+}
+
 unsafe extern "C" fn sleep(_: *mut sqlite3_vfs, microseconds: c_int) -> c_int {
-    crate::waiting::wait_to_read(microseconds);
+    match SLEEP.get() {
+        Some(sleep) => sleep(microseconds),
+        None => std::thread::sleep(Duration::from_micros(microseconds.unsigned_abs().into())),
+    }
     microseconds
 }
 

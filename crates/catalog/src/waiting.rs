@@ -10,6 +10,7 @@
 //!   [`wait_to_read`] where SQLite asks for none.
 
 use crate::error::{At, Result};
+use crate::log_vfs;
 use crate::place::{CATALOG_FILE, Place};
 use crate::refused::set_in_vain;
 use crate::utc;
@@ -182,6 +183,7 @@ impl Waits {
                 move |_| Ok(held.wait_max().as_secs_f64()),
             )
             .at("the busy handler")?;
+        log_vfs::sleep_by(wait_to_read);
         let mut all = lock(&ALL);
         all.retain(|one| one.strong_count() > 0);
         all.push(Arc::downgrade(&waits));
@@ -274,7 +276,7 @@ unsafe extern "C" fn wait_again(waits: *mut c_void, count: c_int) -> c_int {
 /// SQLite has found all locks for readers taken, and would sleep so long: 1 µs at first, and longer
 /// each time, [`READ_WAIT`] in all. Each sleep is stretched, or shortened, so that all of them are
 /// as long as connections here wait; then there are none, and SQLite fails at once.
-pub(crate) fn wait_to_read(microseconds: c_int) {
+fn wait_to_read(microseconds: c_int) {
     let micros = u64::try_from(microseconds).unwrap_or(0);
     let all: Vec<Arc<Waits>> = lock(&ALL).iter().filter_map(Weak::upgrade).collect();
     let wait_max = all.iter().map(|waits| waits.wait_max()).max();

@@ -97,9 +97,9 @@ impl DatabaseDir {
         DatabaseDir::top(open_named(path)?, path)
     }
 
-    /// Makes the directory of a new database, or takes an empty one that is there. It is private at
-    /// every moment, whatever the umask (`DIRECTORY-5`); what is made in it is that of `group`, whom
-    /// [`DatabaseDir::let_group_in`] lets in once it is complete.
+    /// Makes the directory of a new database, or takes an empty one that is there. It is private
+    /// at every moment, whatever the umask (`DIRECTORY-5`); what is made in it is that of `group`,
+    /// whom [`DatabaseDir::let_group_in`] lets in once it is complete.
     pub fn create(path: &Path, group: Option<u32>) -> io::Result<DatabaseDir> {
         if let Some(above) = path.parent().filter(|above| !above.as_os_str().is_empty()) {
             std::fs::create_dir_all(above)?;
