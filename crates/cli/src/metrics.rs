@@ -10,8 +10,9 @@
 //! # Invariants
 //! * `CLI-21` No client keeps others from being answered. It has [`REQUEST_WAIT_MAX`] to ask, in at
 //!   most [`REQUEST_BYTES_MAX`], and keeps no thread meanwhile; of more than [`ASKING_MAX`] that
-//!   have not asked yet the oldest gives way. Once it has asked it keeps a thread for no longer
-//!   than [`ANSWER_WAIT_MAX`], whether it reads or not.
+//!   have not asked yet the oldest gives way. Once it has asked, it waits behind at most
+//!   [`WAITING_MAX`] others, and keeps a thread for no longer than [`ANSWER_WAIT_MAX`], whether it
+//!   reads or not. Whoever comes when there are too many is told so.
 //! * `CLI-22` What costs a scan of the catalog is looked at so seldom that it takes at most one
 //!   part in [`SURVEY_SHARE`] of the time.
 
@@ -22,7 +23,7 @@ use larder_fuse::Monitor;
 use rustix::event::{PollFd, PollFlags, poll};
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -30,6 +31,8 @@ use std::time::{Duration, Instant};
 const ANSWERS_MAX: usize = 8;
 /// Clients that have not asked yet.
 const ASKING_MAX: usize = 64;
+/// Clients that have asked and wait until one of those is answered.
+const WAITING_MAX: usize = 64;
 /// Longest request line with headers.
 const REQUEST_BYTES_MAX: usize = 8 << 10;
 /// How long a client may take until it has asked.
@@ -91,7 +94,7 @@ impl Endpoint {
         text: impl Fn() -> larder::Result<String> + Send + Sync + 'static,
     ) -> Result<()> {
         self.listener.set_nonblocking(true).or_else(cannot_start)?;
-        let (asked, to_answer) = sync_channel(ANSWERS_MAX);
+        let (asked, to_answer) = sync_channel(WAITING_MAX);
         let shared = Arc::new((Mutex::new(to_answer), text));
         for _ in 0..ANSWERS_MAX {
             let shared = Arc::clone(&shared);
@@ -164,7 +167,7 @@ fn take_in(listener: &TcpListener, asked: &SyncSender<Asked>) {
         match listener.accept() {
             Ok((client, _)) => {
                 if asking.len() >= ASKING_MAX {
-                    asking.remove(0); // CLI-21
+                    refuse(asking.remove(0).client); // CLI-21
                 }
                 // What goes wrong with one client is that client's business.
                 asking.extend(Asking::new(client).map_err(tell_of_client).ok());
@@ -180,9 +183,11 @@ fn take_in(listener: &TcpListener, asked: &SyncSender<Asked>) {
             .filter_map(|mut one| match one.hear() {
                 Ok(None) => (now < one.deadline).then_some(one),
                 Ok(Some(request)) => {
-                    // Who comes when as many are answered and as many more wait is left.
-                    if asked.try_send((one.client, request)).is_err() {
-                        tracing::debug!("a client of the metrics came when too many were there");
+                    if let Err(
+                        TrySendError::Full((client, _)) | TrySendError::Disconnected((client, _)),
+                    ) = asked.try_send((one.client, request))
+                    {
+                        refuse(client); // CLI-21
                     }
                     None
                 }
@@ -192,6 +197,18 @@ fn take_in(listener: &TcpListener, asked: &SyncSender<Asked>) {
                 }
             })
             .collect();
+    }
+}
+
+/// Tells a client that there are too many, without waiting for it.
+fn refuse(mut client: TcpStream) {
+    let answer = response(
+        "503 Service Unavailable",
+        "too many clients ask; try again\n",
+    );
+    // It has got nothing yet, so this finds room.
+    if let Err(error) = client.write(answer.as_bytes()) {
+        tell_of_client(error);
     }
 }
 
@@ -295,17 +312,21 @@ fn answer(
         Request::Other => ("405 Method Not Allowed", "GET is all there is\n".into()),
         Request::Odd => ("400 Bad Request", "this is no HTTP request\n".into()),
     };
-    let answer = format!(
-        "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n\
-         Content-Length: {}\r\nConnection: close\r\n\r\n{body}",
-        body.len()
-    );
+    let answer = response(status, &body);
     let mut rest = answer.as_bytes();
     while !rest.is_empty() {
         client.set_write_timeout(Some(left(deadline)?))?;
         rest = &rest[client.write(rest)?..];
     }
     Ok(())
+}
+
+fn response(status: &str, body: &str) -> String {
+    format!(
+        "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n\
+         Content-Length: {}\r\nConnection: close\r\n\r\n{body}",
+        body.len()
+    )
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -439,6 +460,40 @@ mod tests {
         assert!(began.elapsed() >= REQUEST_WAIT_MAX / 2, "CLI-21");
     }
 
+    /// All that ask at once are answered one after the other, or told that they are too many.
+    #[test]
+    fn nobody_who_asks_is_left_without_an_answer() {
+        let endpoint = Endpoint::bind("127.0.0.1:0").unwrap();
+        let address = endpoint.address();
+        let slow = || {
+            std::thread::sleep(Duration::from_millis(300));
+            Ok("larder_up 1\n".into())
+        };
+        endpoint.serve_text(slow).unwrap();
+        for (count, refused_min, refused_max) in [
+            (ANSWERS_MAX + WAITING_MAX / 2, 0, 0),
+            (2 * (ANSWERS_MAX + WAITING_MAX), 1, usize::MAX),
+        ] {
+            let clients: Vec<TcpStream> = (0..count)
+                .map(|_| {
+                    let mut client = TcpStream::connect(address).unwrap();
+                    client.write_all(ASKS).unwrap();
+                    client
+                })
+                .collect();
+            let mut refused_count = 0;
+            for client in clients {
+                let told = io::read_to_string(client).unwrap();
+                match told.starts_with("HTTP/1.1 503 ") {
+                    true => refused_count += 1,
+                    false => assert!(told.ends_with("larder_up 1\n"), "CLI-21: {told:?}"),
+                }
+            }
+            let is_expected = (refused_min..=refused_max).contains(&refused_count);
+            assert!(is_expected, "CLI-21: {refused_count} of {count}");
+        }
+    }
+
     #[test]
     fn silent_clients_keep_nobody_out() {
         let address = serve();
@@ -449,8 +504,9 @@ mod tests {
         assert!(talk(address, ASKS).ends_with("larder_up 1\n"), "CLI-21");
         // With the time of one for each place, one after the other, it was 26 s.
         assert!(began.elapsed() < 10 * REQUEST_WAIT_MAX, "CLI-21");
-        // The oldest has given way: its connection is at its end.
-        assert_eq!(silent[0].read(&mut [0]).unwrap(), 0, "CLI-21");
+        // The oldest has given way, and is told why.
+        let told = io::read_to_string(&mut silent[0]).unwrap();
+        assert!(told.starts_with("HTTP/1.1 503 "), "CLI-21: {told}");
         // Nobody who has asked and does not read keeps others out either.
         let idle: Vec<TcpStream> = (1..ANSWERS_MAX)
             .map(|_| {
