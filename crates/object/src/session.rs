@@ -7,11 +7,12 @@
 //!
 //! # Invariants
 //! `SESSION-n` in `liveness` and `peers`, `WRITER-n` in `writer_lock`, `BARRIER-n` in `barrier`,
-//! `COMPANY-n` in `company`, `READONLY-n` in `readonly`, `WORKSPACE-6` to `WORKSPACE-8` in
-//! `workspace`, `FLUSH-n` in `group_fsync`.
+//! `COMPANY-n` in `company`, `READONLY-n` in `readonly` and `copy_place`, `WORKSPACE-6` to
+//! `WORKSPACE-8` in `workspace`, `FLUSH-n` in `group_fsync`.
 
 pub(crate) mod barrier;
 pub(crate) mod company;
+pub(crate) mod copy_place;
 pub(crate) mod group_fsync;
 pub(crate) mod liveness;
 pub(crate) mod log_growth;

@@ -39,7 +39,8 @@
 //! Commits are told by the log alone, not by lengths and times of files: a log that is begun anew
 //! keeps its length, and many commits have one time.
 
-use crate::host::{random_id, system_clock};
+use crate::host::system_clock;
+use crate::session::copy_place::CopyPlace;
 use crate::{Error, ErrorKind, Result, error::io_error};
 use larder_catalog::{CATALOG_FILE, LogEnd, Trust, require_sound_log};
 use larder_segment::directory::{Access, DatabaseDir, Kind, Status};
@@ -47,8 +48,7 @@ use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, FileExt};
-use std::path::PathBuf;
+use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
 /// The catalog's log, and the mark beside that.
@@ -68,7 +68,7 @@ const COARSE_TICK: Duration = Duration::from_millis(2020);
 #[derive(Debug)]
 pub struct Readonly {
     database: DatabaseDir,
-    place: Place,
+    place: CopyPlace,
     /// It could be written, if others let it.
     is_beside: bool,
     copied: Copied,
@@ -87,13 +87,6 @@ enum CopiedLog {
     Empty(Option<Status>),
     /// Open, so that no other file gets its number.
     Begun(File, LogEnd),
-}
-
-/// A new directory for temporary files, removed when it is dropped.
-#[derive(Debug)]
-struct Place {
-    path: PathBuf,
-    directory: DatabaseDir,
 }
 
 impl Readonly {
@@ -135,12 +128,7 @@ impl Readonly {
         between: &mut dyn FnMut(),
     ) -> Result<Readonly> {
         let path = database.path();
-        let id: String = random_id()
-            .map_err(|error| io_error("cannot read /dev/urandom".into(), error))?
-            .iter()
-            .map(|byte| format!("{byte:02x}"))
-            .collect();
-        let directory = std::env::temp_dir().join(format!("larder-read-{id}"));
+        let directory = std::env::temp_dir();
         let cannot = |error| {
             let what = format!(
                 "{} cannot be written now, and its catalog cannot be copied to {} for reading \
@@ -150,7 +138,7 @@ impl Readonly {
             );
             io_error(what, error)
         };
-        let place = Place::make(directory.clone()).map_err(cannot)?;
+        let place = CopyPlace::make_in(&directory).map_err(cannot)?;
         let mut damage: Option<String> = None;
         for _ in 0..TRIES {
             let tried = place.copy_from(database, between).map_err(cannot)?;
@@ -160,7 +148,7 @@ impl Readonly {
                 Tried::Copied(copied) => {
                     // A log that was read while it was written may look as if it were damaged; but
                     // not twice in the same way.
-                    match require_sound_log(&place.directory, CATALOG_FILE, database) {
+                    match require_sound_log(place.directory(), CATALOG_FILE, database) {
                         Ok(()) => {
                             place.cut_log(&copied).map_err(cannot)?;
                             return Ok(Readonly {
@@ -186,7 +174,7 @@ impl Readonly {
 
     /// Where the copy is.
     pub(crate) fn directory(&self) -> &DatabaseDir {
-        &self.place.directory
+        self.place.directory()
     }
 
     /// Whom an open of the copy trusts, where one of the database trusts `trust`.
@@ -288,13 +276,7 @@ enum Tried {
     Settles(Duration),
 }
 
-impl Place {
-    fn make(path: PathBuf) -> io::Result<Place> {
-        std::fs::DirBuilder::new().mode(0o700).create(&path)?;
-        let directory = DatabaseDir::open(&path)?;
-        Ok(Place { path, directory })
-    }
-
+impl CopyPlace {
     /// Copies a catalog and its log, of one moment (`READONLY-4`).
     fn copy_from(&self, database: &DatabaseDir, between: &mut dyn FnMut()) -> io::Result<Tried> {
         let name = format!("{CATALOG_FILE}{LOG}");
@@ -320,7 +302,7 @@ impl Place {
         self.copy_file(&from, CATALOG_FILE, catalog.bytes)?;
         between();
         let Some((log, head)) = log.zip(head) else {
-            self.directory.remove_file(&name)?;
+            self.directory().remove_file(&name)?;
             find_file(database, &mark)?; // It means nothing, and is refused like the others.
             let is_same = status(database, LOG)? == log_then;
             return Ok(match is_same && status(database, "")? == Some(catalog) {
@@ -333,7 +315,7 @@ impl Place {
         };
         let ours = self.copy_file(&log, &name, log.metadata()?.len())?;
         match find_file(database, &mark)? {
-            None => self.directory.remove_file(&mark)?,
+            None => self.directory().remove_file(&mark)?,
             Some(from) => {
                 self.copy_file(&from, &mark, from.metadata()?.len())?;
             }
@@ -354,14 +336,14 @@ impl Place {
             CopiedLog::Empty(_) => Ok(()),
             CopiedLog::Begun(_, end) => {
                 let name = format!("{CATALOG_FILE}{LOG}");
-                let log = self.directory.open_file(name, Access::ReadWrite)?;
+                let log = self.directory().open_file(name, Access::ReadWrite)?;
                 log.set_len(end.offset())
             }
         }
     }
 
     fn copy_file(&self, from: &File, name: &str, bytes: u64) -> io::Result<File> {
-        let to = self.directory.open_file(name, Access::Make)?;
+        let to = self.directory().open_file(name, Access::Make)?;
         copy_data(from, &to, bytes)?;
         Ok(to)
     }
@@ -381,14 +363,6 @@ fn find_file(database: &DatabaseDir, name: &str) -> io::Result<Option<File>> {
 fn named(database: &DatabaseDir, name: &str, error: io::Error) -> io::Error {
     let path = database.join(name);
     io::Error::new(error.kind(), format!("{}: {error}", path.display()))
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        if let Err(error) = std::fs::remove_dir_all(&self.path) {
-            tracing::warn!("cannot remove {}: {error}", self.path.display());
-        }
-    }
 }
 
 /// Makes `to` the first `bytes` of `from`; holes stay holes, and what does not fit is not begun
