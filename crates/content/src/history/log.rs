@@ -6,7 +6,7 @@ use crate::path::split_path;
 use crate::types::NodeId;
 use larder_object::format::{CommitSeq, FileKind, Ino, Name, StoreId};
 use larder_object::{CommitAuthor, Error, ErrorKind, HistoryReader, Result, Touch, WholeCommit};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::ops::ControlFlow;
 use std::rc::Rc;
 
@@ -416,8 +416,10 @@ impl<'r, 'c> Log<'r, 'c> {
         let none: &[(Ino, Name)] = &[];
         let was = net.before.as_ref().map_or(none, |state| &state.names[..]);
         let is = net.after.as_ref().map_or(none, |state| &state.names[..]);
-        let mut gone = was.iter().filter(|name| !is.contains(name));
-        let new = is.iter().filter(|name| !was.contains(name));
+        // An inode may have a great many names, of a stranger's making.
+        let (had, has): (HashSet<_>, HashSet<_>) = (was.iter().collect(), is.iter().collect());
+        let mut gone = was.iter().filter(|name| !has.contains(name));
+        let new = is.iter().filter(|name| !had.contains(name));
         let mut is_first = true;
         let mut found: Vec<(Told, LogEvent)> = Vec::new();
         for name in new {
