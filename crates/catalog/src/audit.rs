@@ -25,6 +25,7 @@
 
 use crate::error::{At, CatalogError, Result};
 use crate::expected::{Column, Expected, Object, read_columns, read_objects, refused};
+use crate::meta::has_stores;
 use crate::names::{StoreName, shown};
 use crate::read::rows;
 use crate::schema::ENGINE_COLUMNS;
@@ -33,6 +34,7 @@ use crate::tracking::is_tracking;
 use crate::trust::Code;
 use crate::{feed, schema, temporal};
 use larder_format::StoreId;
+use larder_format::limits::STORES_MAX;
 use rusqlite::{Connection, Row};
 use std::collections::{HashMap, HashSet};
 
@@ -265,8 +267,15 @@ fn is_ours_by_name(name: &str) -> bool {
     .any(|prefix| name.starts_with(prefix))
 }
 
-/// The stores that have tables of their own. The name of every store is looked at.
+/// The stores that have tables of their own. The name of every store is looked at, if they are no
+/// more than [`STORES_MAX`].
 fn read_stores(connection: &Connection) -> Result<Vec<(StoreId, String)>> {
+    if has_stores(connection, STORES_MAX + 1)? {
+        return Err(refused(format!(
+            "larder_store has more than {STORES_MAX} rows, and a database at most {STORES_MAX} \
+             stores; restore the database from a copy"
+        )));
+    }
     let read = |row: &Row<'_>| -> rusqlite::Result<(StoreId, String, bool)> {
         let name = row.get::<_, StoreName>(1)?;
         Ok((StoreId(row.get(0)?), name.into(), row.get(2)?))

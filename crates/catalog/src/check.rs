@@ -3,6 +3,7 @@
 
 use crate::codec::unsigned;
 use crate::error::{At, CatalogError, Result};
+use crate::expected::expected_objects;
 use crate::names::{StoreName, quoted, shown};
 use crate::trust::Code;
 use crate::{Catalog, audit, damage, map_pages, schema};
@@ -353,7 +354,7 @@ fn check_schema(
         .and_then(Iterator::collect)
         .at("sqlite_schema")?;
     let mut is_complete = true;
-    for (kind, name) in schema::expected_objects(&names)? {
+    for (kind, name) in expected_objects(&names)? {
         is_complete &= found.contains(&(kind.clone(), name.clone())) || kind != "table";
         if !found.contains(&(kind.clone(), name.clone())) {
             findings.push(format!("schema: {kind} {name} is missing"));

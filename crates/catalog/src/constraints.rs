@@ -10,76 +10,91 @@ use crate::columns::user_columns;
 use crate::commit::{apply_inodes, apply_sides};
 use crate::error::{At, CatalogError, Result};
 use crate::history::Keeper;
+use crate::names::StoreName;
+use crate::read::rows;
 use crate::refusals::{has_deferred_violations, ino_of, is_of_a_rule, name_keys};
 use crate::saves;
 use crate::schema::STORE;
 use crate::sql_text::{Token, tokens};
 use crate::statements::Stores;
-use crate::store_retention::owners;
 use crate::transaction::{Stage, as_step, as_trial};
 use crate::{Catalog, Writer};
 use larder_format::StoreId;
-use rusqlite::{Connection, Transaction, TransactionBehavior};
+use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior};
+use std::collections::{HashMap, HashSet};
 
 impl Catalog {
-    /// Whether something of the user's may refuse a row of a store's tables: a trigger on one, a
+    /// The stores of whose tables something of the user's may refuse a row: a trigger on one, a
     /// foreign key that points to one or out of it, a UNIQUE index but of `file_id` (`SAVE-1`), a
-    /// CHECK, or a generated column that is NOT NULL. Cost ≈ 0.1 ms.
-    pub fn has_constraints(&self, store: StoreId) -> Result<bool> {
-        let sql = self.store_sql(store)?;
-        let ask = format!(
-            "WITH own (name) AS (VALUES ('{0}'), ('{0}_dirent'), ('{0}_content'), ('{0}_map'), \
-             ('{0}_xattr')) \
-             SELECT EXISTS (SELECT 1 FROM sqlite_schema AS object JOIN own \
-               ON tbl_name = own.name COLLATE NOCASE WHERE type = 'trigger' \
-               AND object.name NOT LIKE 'larder\\_%' ESCAPE '\\') \
-             OR EXISTS (SELECT 1 FROM sqlite_schema AS t, pragma_foreign_key_list(t.name) AS f \
-               WHERE t.type = 'table' AND (f.\"table\" COLLATE NOCASE IN (SELECT name FROM own) \
-                 OR t.name = '{0}' COLLATE NOCASE)) \
-             OR EXISTS (SELECT 1 FROM own, pragma_index_list(own.name) AS l \
-               WHERE l.\"unique\" AND l.origin <> 'pk' \
-                 AND (SELECT group_concat(coalesce(name, '?')) FROM pragma_index_info(l.name)) \
-                   IS NOT 'file_id') \
-             OR EXISTS (SELECT 1 FROM pragma_table_xinfo('{0}') \
-               WHERE hidden > 1 AND \"notnull\" AND name IS NOT 'file_id'), \
-             (SELECT sql FROM sqlite_schema WHERE type = 'table' AND name = '{0}' COLLATE NOCASE)",
-            sql.table
-        );
+    /// CHECK, or a generated column that is NOT NULL. Cost ≈ 0.1 ms, and 50 µs for each store.
+    pub fn constrained_stores(&self) -> Result<HashSet<StoreId>> {
         self.read(|reader| {
-            reader
-                .prepare_cached(&ask)
-                .and_then(|mut ask| {
-                    ask.query_row([], |row| {
-                        let text: Option<String> = row.get(1)?;
-                        Ok(row.get(0)? || has_check(&text.unwrap_or_default()))
-                    })
-                })
-                .at(&sql.table)
+            let stores = read_tables(reader)?;
+            // Table → the stores that it, or a side table of it, may stop, by its name.
+            let mut owner_of: HashMap<String, StoreId> = HashMap::new();
+            for (store, table) in stores.iter().filter_map(|row| Some((row.id, row.table()?))) {
+                let table = table.to_ascii_lowercase();
+                for suffix in TABLE_SUFFIXES {
+                    owner_of.insert(format!("{table}{suffix}"), store);
+                }
+            }
+            let mut found: HashSet<StoreId> = HashSet::new();
+            // All that may refuse a row of several stores is looked for once.
+            for sql in [
+                "SELECT tbl_name FROM sqlite_schema WHERE type = 'trigger' \
+                 AND name NOT LIKE 'larder\\_%' ESCAPE '\\'",
+                "SELECT keys.\"table\" FROM sqlite_schema AS t, \
+                 pragma_foreign_key_list(t.name) AS keys \
+                 WHERE t.type = 'table' AND instr(lower(t.sql), 'references') > 0",
+            ] {
+                let tables =
+                    rows(reader, sql, [], |row| row.get::<_, String>(0)).at("the schema")?;
+                let tables = tables.iter().map(|table| table.to_ascii_lowercase());
+                found.extend(tables.filter_map(|table| owner_of.get(&table)));
+            }
+            for row in &stores {
+                if let Some(table) = row.table()
+                    && !found.contains(&row.id)
+                    && has_constraints(reader, table)?
+                {
+                    found.insert(row.id);
+                }
+            }
+            let shown = stores.iter().filter(|row| found.contains(&row.owner));
+            Ok(shown.map(|row| row.id).collect())
         })
     }
 
     /// Whether anything in the schema is the user's: a table, a view, a trigger, an index, or a
-    /// column of a store's table. Where that is, rules may come. Cost ≈ 0.1 ms.
+    /// column of a store's table. Where that is, rules may come. Cost ≈ 0.1 ms, and 20 µs for each
+    /// store.
     pub fn has_users_schema(&self) -> Result<bool> {
         self.read(|reader| {
-            let is_any: bool = reader
-                .prepare_cached(
-                    "WITH own (name) AS (SELECT store.name || suffix.column1 \
-                       FROM larder_store AS store, (VALUES (''), ('_dirent'), ('_content'), \
-                       ('_map'), ('_xattr'), ('_path'), ('_dirent_ino')) AS suffix) \
-                     SELECT EXISTS (SELECT 1 FROM sqlite_schema AS object \
-                       WHERE name NOT LIKE 'larder\\_%' ESCAPE '\\' \
-                       AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' \
-                       AND NOT EXISTS (SELECT 1 FROM own WHERE own.name = object.name \
-                         COLLATE NOCASE AND object.type <> 'trigger'))",
-                )
-                .and_then(|mut ask| ask.query_row([], |row| row.get(0)))
-                .at("the schema")?;
-            if is_any {
+            let stores = read_tables(reader)?;
+            let tables: Vec<&str> = stores.iter().filter_map(StoreTable::table).collect();
+            let own: HashSet<String> = (tables.iter())
+                .flat_map(|table| {
+                    let table = table.to_ascii_lowercase();
+                    let suffixes = TABLE_SUFFIXES.iter().chain(&["_path", "_dirent_ino"]);
+                    suffixes.map(move |suffix| format!("{table}{suffix}"))
+                })
+                .collect();
+            let others = rows(
+                reader,
+                "SELECT type = 'trigger', name FROM sqlite_schema \
+                 WHERE name NOT LIKE 'larder\\_%' ESCAPE '\\' \
+                 AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\'",
+                [],
+                |row| Ok((row.get::<_, bool>(0)?, row.get::<_, String>(1)?)),
+            )
+            .at("the schema")?;
+            let mut others = others.iter();
+            if others
+                .any(|(is_trigger, name)| *is_trigger || !own.contains(&name.to_ascii_lowercase()))
+            {
                 return Ok(true);
             }
-            for store in owners(reader)? {
-                let table = &self.store_sql(store)?.table;
+            for table in tables {
                 if !user_columns(reader, table)?.is_empty() {
                     return Ok(true);
                 }
@@ -191,6 +206,66 @@ impl Catalog {
         }
         Err(error)
     }
+}
+
+/// What the names of a store's tables that hold rows add to its name.
+const TABLE_SUFFIXES: [&str; 5] = ["", "_dirent", "_content", "_map", "_xattr"];
+
+/// A store, and whose tables it shows.
+struct StoreTable {
+    id: StoreId,
+    owner: StoreId,
+    name: String,
+}
+
+impl StoreTable {
+    /// The name of its table, if it has one of its own.
+    fn table(&self) -> Option<&str> {
+        (self.owner == self.id).then_some(self.name.as_str())
+    }
+}
+
+fn read_tables(connection: &Connection) -> Result<Vec<StoreTable>> {
+    let sql = "SELECT id, table_store, name FROM larder_store";
+    rows(connection, sql, [], |row| {
+        Ok(StoreTable {
+            id: StoreId(row.get(0)?),
+            owner: StoreId(row.get(1)?),
+            name: row.get::<_, StoreName>(2)?.into(),
+        })
+    })
+    .at("larder_store")
+}
+
+/// What the tables of one store say of that themselves.
+fn has_constraints(connection: &Connection, table: &str) -> Result<bool> {
+    let has = |sql: &str, table: &str| {
+        let mut ask = connection.prepare_cached(sql)?;
+        ask.query_row([table], |row| row.get::<_, bool>(0))
+    };
+    let indexes = "SELECT EXISTS (SELECT 1 FROM pragma_index_list(?1) AS l \
+        WHERE l.\"unique\" AND l.origin <> 'pk' \
+          AND (SELECT group_concat(coalesce(name, '?')) FROM pragma_index_info(l.name)) \
+            IS NOT 'file_id')";
+    for suffix in TABLE_SUFFIXES {
+        if has(indexes, &format!("{table}{suffix}")).at(table)? {
+            return Ok(true);
+        }
+    }
+    let generated = "SELECT EXISTS (SELECT 1 FROM pragma_table_xinfo(?1) \
+        WHERE hidden > 1 AND \"notnull\" AND name IS NOT 'file_id')";
+    let keys = "SELECT EXISTS (SELECT 1 FROM pragma_foreign_key_list(?1))";
+    if has(generated, table).at(table)? || has(keys, table).at(table)? {
+        return Ok(true);
+    }
+    let text: Option<String> = connection
+        .prepare_cached(
+            "SELECT sql FROM sqlite_schema WHERE type = 'table' AND name = ?1 COLLATE NOCASE",
+        )
+        .and_then(|mut find| find.query_row([table], |row| row.get(0)).optional())
+        .map(Option::flatten)
+        .at(table)?;
+    Ok(has_check(&text.unwrap_or_default()))
 }
 
 /// Whether the text of a store's table has a CHECK that is not ours: on a column of the user's, of

@@ -177,6 +177,24 @@ impl Expected {
     }
 }
 
+/// The triggers, views and tables that belong to the engine, for `check`: `(type, name)` of the
+/// system tables and of the stores `names`.
+pub(crate) fn expected_objects(names: &[String]) -> Result<Vec<(String, String)>> {
+    let expected = Expected::of(schema::SCHEMA_VERSION)?;
+    let named = |object: &Object| (object.kind.to_string(), object.name.to_string());
+    let of_stores = names
+        .iter()
+        .flat_map(|name| expected.store(StoreId::MAIN, name));
+    let is_sqlites = |(_, name): &(String, String)| name.starts_with("sqlite_");
+    Ok(expected
+        .system
+        .values()
+        .map(named)
+        .chain(of_stores.map(|object| named(&object)))
+        .filter(|object| !is_sqlites(object))
+        .collect())
+}
+
 pub(crate) fn refused(what: String) -> CatalogError {
     CatalogError::Refused { what }
 }

@@ -48,6 +48,7 @@
 use crate::changes::ChangeSet;
 use crate::codec::{signed, unsigned};
 use crate::error::{At, Result};
+use crate::expected::expected_objects;
 use crate::generation::LogIndex;
 use crate::history::last_before;
 use crate::lock;
@@ -55,10 +56,10 @@ use crate::meta::find_meta;
 use crate::names::StoreName;
 use crate::read::rows;
 use crate::statements::StoreSql;
-use crate::{Catalog, redo_rows, schema, trigger_effects};
+use crate::{Catalog, redo_rows, trigger_effects};
 use larder_format::{CommitSeq, Ino, StoreId};
 use rusqlite::{Connection, params};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -262,11 +263,12 @@ fn is_told(
     if trigger_effects::is_reached(catalog, state, schema_version, &names)? {
         return Ok(false);
     }
-    let mut find = state
-        .prepare_cached("SELECT 1 FROM sqlite_schema WHERE type = ?1 AND name = ?2")
+    let there: HashSet<String> = state
+        .prepare_cached("SELECT name FROM sqlite_schema WHERE type = 'trigger'")
+        .and_then(|mut list| list.query_map([], |row| row.get(0))?.collect())
         .at("the triggers")?;
-    for (kind, name) in schema::expected_objects(&names)? {
-        if kind == "trigger" && !find.exists([kind, name]).at("the triggers")? {
+    for (kind, name) in expected_objects(&names)? {
+        if kind == "trigger" && !there.contains(&name) {
             return Ok(false);
         }
     }

@@ -88,6 +88,14 @@ pub(crate) fn of_stores(connection: &Connection, key: &str) -> Result<Vec<(Optio
     Ok(stores)
 }
 
+/// Whether there are `count` stores or more.
+pub(crate) fn has_stores(connection: &Connection, count: usize) -> Result<bool> {
+    connection
+        .prepare("SELECT count(*) >= ?1 FROM (SELECT 1 FROM main.larder_store LIMIT ?1)")
+        .and_then(|mut ask| ask.query_row([count as i64], |row| row.get(0)))
+        .at("larder_store")
+}
+
 /// Changes with each commit of another connection.
 pub(crate) fn data_version(connection: &Connection) -> Result<i64> {
     connection

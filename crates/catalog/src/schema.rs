@@ -1,13 +1,11 @@
 //! The schema: its version, the steps that lead to it, and the tables of a store.
 
-use crate::confine::scratch;
 use crate::error::{At, CatalogError, Result};
 use crate::names::{SUFFIXES, StoreName, execute_all, execute_one, execute_template, quoted};
 use crate::statements::StoreSql;
 use larder_format::StoreId;
 use larder_format::limits::{AG_BLOCKS, INLINE_BYTES_MAX, MAP_REFERENCE_BYTES, SYMLINK_BYTES_MAX};
 use rusqlite::{Connection, TransactionBehavior};
-use std::sync::{Mutex, PoisonError};
 
 // The schema files spell these out.
 const _: () =
@@ -273,44 +271,10 @@ fn store_objects(name: &str) -> Vec<String> {
     suffixes.map(|suffix| format!("{name}{suffix}")).collect()
 }
 
-/// Of parts of the schema: `(type, name)`.
-type Objects = Vec<(String, String)>;
-
-/// The triggers, views and tables that belong to the engine, for `check`: `(type, name)` of the
-/// system tables and of the stores `names`.
-pub(crate) fn expected_objects(names: &[String]) -> Result<Objects> {
-    // A crash replay checks thousands of databases with the same stores.
-    static LAST: Mutex<Option<(Vec<String>, Objects)>> = Mutex::new(None);
-    let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some((_, objects)) = last.as_ref().filter(|(of, _)| of == names) {
-        return Ok(objects.clone());
-    }
-    let objects = read_expected_objects(names)?;
-    *last = Some((names.to_vec(), objects.clone()));
-    Ok(objects)
-}
-
-fn read_expected_objects(names: &[String]) -> Result<Objects> {
-    let pristine = scratch()?;
-    upgrade(&pristine, STEPS, |_| Ok(()))?;
-    for name in names {
-        create_store_tables(&pristine, StoreId::MAIN, name)?;
-    }
-    let mut all = pristine
-        .prepare(
-            "SELECT type, name FROM sqlite_schema WHERE name NOT LIKE 'sqlite\\_%' ESCAPE '\\'",
-        )
-        .at("a scratch database")?;
-    let rows = all
-        .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))
-        .at("a scratch database")?;
-    rows.collect::<rusqlite::Result<_>>()
-        .at("a scratch database")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::expected::expected_objects;
     use crate::names::check_store_name;
     use larder_format::limits::STORE_NAME_BYTES_MAX;
 
@@ -474,7 +438,7 @@ mod tests {
                 let rows = list.query_map([], |row| Ok((row.get(0)?, row.get(1)?)));
                 rows.unwrap().map(|row| row.unwrap()).collect()
             };
-            let expected = read_expected_objects(&["main".to_owned()]).unwrap();
+            let expected = expected_objects(&["main".to_owned()]).unwrap();
             assert_eq!(objects, expected.into_iter().collect(), "from {version}");
             let authors = "SELECT session || ' ' || pid || ' ' || label FROM larder_author";
             if version < 9 {

@@ -2,7 +2,7 @@
 
 use crate::codec::{signed, unsigned};
 use crate::error::{At, CatalogError, Result};
-use crate::meta::{add_meta, find_meta, next_commit_seq};
+use crate::meta::{add_meta, find_meta, has_stores, next_commit_seq};
 use crate::names::StoreName;
 use crate::read::rows;
 use crate::rows::{InodeRow, StoreRow};
@@ -13,8 +13,10 @@ use crate::{
     Catalog, feed, history, holders, map_pages, redo_rows, retention, schema, snapshot_stores,
     store_retention, temporal,
 };
+use larder_format::limits::STORES_MAX;
 use larder_format::{CommitSeq, FileKind, Ino, StoreId};
 use rusqlite::{Connection, OptionalExtension, Row, params};
+use std::collections::HashSet;
 use std::sync::PoisonError;
 
 const SELECT: &str = "SELECT id, name, provider, mount, table_store FROM larder_store";
@@ -27,7 +29,8 @@ impl Catalog {
         })?;
         // Another process may have destroyed some.
         let mut known = self.stores.write().unwrap_or_else(PoisonError::into_inner);
-        known.retain(|id, _| stores.iter().any(|row| row.store == *id));
+        let there: HashSet<StoreId> = stores.iter().map(|row| row.store).collect();
+        known.retain(|id, _| there.contains(id));
         Ok(stores)
     }
 
@@ -40,7 +43,8 @@ impl Catalog {
 
     /// Creates a store with an empty root directory; with `table_store`, one that shows the tables
     /// of that store instead (root attributes are then not used). The name follows
-    /// [`check_store_name`](crate::check_store_name) and is unique without regard to case. One that
+    /// [`check_store_name`](crate::check_store_name) and is unique without regard to case; a
+    /// database has at most [`STORES_MAX`]. One that
     /// has tables of its own is made by a commit, or a step of the transaction: as of the commits
     /// before it is not there.
     #[allow(clippy::too_many_arguments)] // They are the columns of two rows.
@@ -74,6 +78,12 @@ impl Catalog {
                         what: format!("a store with {column} '{value}'"),
                     });
                 }
+            }
+            if has_stores(txn, STORES_MAX)? {
+                return Err(CatalogError::invalid(format!(
+                    "the database has {STORES_MAX} stores, which is the most it can have; destroy \
+                     one, or create another database"
+                )));
             }
             let store = insert_store(txn, name, provider, mount, table_store, &root)?;
             snapshot_stores::begin(txn, name, provider)?;

@@ -5,7 +5,6 @@ use crate::engine::Engine;
 use crate::host::lock;
 use crate::{Error, ErrorKind, Result};
 use larder_space::format::CommitSeq;
-use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
@@ -141,12 +140,7 @@ impl Engine {
         if self.schema_version.load(Ordering::SeqCst) == version {
             return Ok(());
         }
-        let mut found = HashSet::new();
-        for row in self.catalog.stores()? {
-            if self.catalog.has_constraints(row.store)? {
-                found.insert(row.store);
-            }
-        }
+        let found = self.catalog.constrained_stores()?;
         let has_any = self.catalog.has_users_schema()?;
         self.has_users_schema.store(has_any, Ordering::SeqCst);
         *self
