@@ -2,18 +2,18 @@
 //! of the layer above, which can decode maps.
 
 use crate::codec::unsigned;
+use crate::damage::{self, FINDINGS_MAX};
 use crate::error::{At, CatalogError, Result};
+use crate::expected::Expected;
 use crate::expected::expected_objects;
 use crate::names::{StoreName, quoted, shown};
 use crate::trust::Code;
-use crate::{Catalog, audit, damage, map_pages, schema};
+use crate::{Catalog, audit, map_pages, schema};
 use larder_format::Name;
+use larder_format::limits::XATTR_VALUE_BYTES_MAX;
 use rusqlite::types::{Value, ValueRef};
 use rusqlite::{Connection, TransactionBehavior};
 use std::collections::BTreeSet;
-
-/// Findings of one kind that are listed; a damaged catalog could have millions.
-const FINDINGS_MAX: usize = 100;
 
 /// Checks of the system tables: each query gives one finding per row.
 const SYSTEM: &[&str] = &[
@@ -170,6 +170,9 @@ const SYSTEM: &[&str] = &[
        WHERE s.previous IS NOT iif(s.number = 1, zeroblob(32), p.link)",
 ];
 
+// The checks spell it out.
+const _: () = assert!(XATTR_VALUE_BYTES_MAX == 65_536);
+
 /// Checks of one store's tables; `{t}` is its name, `?1` its id.
 const STORE: &[&str] = &[
     "SELECT '{t}: the root directory, inode 1, is missing or no directory' FROM (SELECT 1)
@@ -264,6 +267,9 @@ const STORE: &[&str] = &[
        FROM \"{t}_map\" AS m JOIN larder_history AS h ON h.store = ?1 AND h.ino = m.ino AND \
        h.what = 'map'
          AND h.key = m.page GROUP BY m.ino, m.page HAVING max(h.until_seq) > m.since_seq",
+    "SELECT '{t}_xattr: an attribute of inode ' || ino || ' has a value of ' || length(value) || ' \
+     bytes, more than any larder writes'
+       FROM \"{t}_xattr\" WHERE length(value) > 65536",
     "SELECT DISTINCT '{t}_xattr: there is no inode ' || x.ino
        FROM \"{t}_xattr\" AS x LEFT JOIN \"{t}\" AS i ON i.ino = x.ino WHERE i.ino IS NULL",
 ];
@@ -304,6 +310,9 @@ impl Catalog {
             let is_complete = check_schema(&txn, &stores, &mut findings)?;
             if !is_complete {
                 return Ok(findings); // The queries below would fail on what is missing.
+            }
+            for table in tables_of(&stores)? {
+                findings.extend(damage::find_long_values(&txn, &table)?);
             }
             check_names(&txn, &stores, &mut findings)?;
             for sql in SYSTEM {
@@ -373,6 +382,19 @@ fn check_schema(
         }
     }
     Ok(is_complete)
+}
+
+/// The tables that the engine's statements read.
+fn tables_of(stores: &[(u64, String)]) -> Result<Vec<String>> {
+    let expected = Expected::of(schema::SCHEMA_VERSION)?;
+    let system = (expected.system.values()).filter(|object| object.kind == "table");
+    let mut tables: Vec<String> = system.map(|object| object.name.to_string()).collect();
+    tables.sort_unstable();
+    for (_, name) in stores {
+        let suffixes = ["", "_dirent", "_content", "_map", "_xattr"];
+        tables.extend(suffixes.map(|suffix| format!("{name}{suffix}")));
+    }
+    Ok(tables)
 }
 
 /// Names that no larder writes (`CATALOG-6`), which nobody finds under their bytes.

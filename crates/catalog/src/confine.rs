@@ -20,7 +20,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::str::Utf8Error;
 
 /// The longest value that the engine's statements handle, bytes.
-const VALUE_BYTES_MAX: i32 = 128 << 20;
+pub(crate) const VALUE_BYTES_MAX: i32 = 128 << 20;
 /// The longest text of a statement or an object of the schema for the engine, bytes.
 const SQL_BYTES_MAX: i32 = 4 << 20;
 /// The longest program of a statement, operations of 24 bytes: generated columns of which each has

@@ -3,8 +3,9 @@
 //! SQLite says of a damaged page only that there is one. Each table, with its indexes, has pages of
 //! its own; so each is read by itself, and what is damaged has a name.
 
-use crate::confine::Use;
+use crate::confine::{Use, VALUE_BYTES_MAX};
 use crate::error::{At, CatalogError, Result};
+use crate::names::quoted;
 use crate::open::connect;
 use crate::place::{CATALOG_FILE, Place};
 use crate::read::rows;
@@ -13,6 +14,8 @@ use crate::{CatalogOptions, audit};
 use rusqlite::{Connection, OpenFlags};
 use std::path::Path;
 
+/// Findings of one kind that are listed; a damaged catalog could have millions.
+pub(crate) const FINDINGS_MAX: usize = 100;
 /// What to do, behind a list of damage.
 const REMEDY: &str = "restore the database from a copy";
 
@@ -68,9 +71,16 @@ pub(crate) fn survey(connection: &Connection, code: Code, opens: bool) -> Result
     for table in tables {
         match look_at(connection, &table)? {
             Some(what) => {
-                findings.push(format!("{CATALOG_FILE}: table {table} is damaged: {what}"))
+                findings.push(format!("{CATALOG_FILE}: table {table} is damaged: {what}"));
+                findings.extend(find_long_values(connection, &table).unwrap_or_default());
             }
-            None => sound.push(table),
+            None => {
+                // What larder looks up before anything else may be too long for it.
+                if !opens && table.starts_with("larder_") {
+                    findings.extend(find_long_values(connection, &table).unwrap_or_default());
+                }
+                sound.push(table);
+            }
         }
     }
     if !findings.is_empty() {
@@ -98,6 +108,45 @@ fn name_sound(sound: &[String]) -> String {
     let mut named: Vec<String> = stores.into_iter().cloned().collect();
     named.push(format!("{} tables of larder", ours.len()));
     named.join(", ")
+}
+
+/// Values of a table that are longer than the engine's statements handle (`SAFE-10`), one line
+/// each. A pass over the table, which reads no value.
+pub(crate) fn find_long_values(connection: &Connection, table: &str) -> Result<Vec<String>> {
+    let columns = rows(
+        connection,
+        "SELECT name, pk FROM pragma_table_info(?1, 'main')",
+        [table],
+        |row| Ok((row.get::<_, String>(0)?, row.get::<_, i64>(1)? > 0)),
+    )
+    .at(table)?;
+    let is_long = |column: &str| format!("octet_length({}) > {VALUE_BYTES_MAX}", quoted(column));
+    let any: Vec<String> = columns.iter().map(|(column, _)| is_long(column)).collect();
+    if any.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut told: Vec<String> = Vec::new();
+    for (column, is_key) in &columns {
+        let (name, shown) = (quoted(column), format!("'{}'", column.replace('\'', "''")));
+        told.push(match is_key {
+            // What is shown of the row is short.
+            true => format!("iif(octet_length({name}) <= 300, {shown} || ' is ' || quote({name}))"),
+            false => "NULL".into(),
+        });
+        told.push(format!(
+            "iif({}, {shown} || ' has ' || octet_length({name}) || ' bytes')",
+            is_long(column)
+        ));
+    }
+    let sql = format!(
+        "SELECT concat_ws(', ', {}) FROM main.{} WHERE {} LIMIT {FINDINGS_MAX}",
+        told.join(", "),
+        quoted(table),
+        any.join(" OR ")
+    );
+    let found = rows(connection, &sql, [], |row| row.get::<_, String>(0)).at(table)?;
+    let line = |row: String| format!("{table}: a row is too long to be read: {row} (SAFE-10)");
+    Ok(found.into_iter().map(line).collect())
 }
 
 /// What is wrong with the pages of a table; `None`: nothing.

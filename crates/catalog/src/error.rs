@@ -1,6 +1,6 @@
 //! What can go wrong with the catalog; each message is one line, cause and remedy.
 
-use crate::refused::take_in_vain;
+use crate::refused::{take_in_vain, take_too_long};
 use rusqlite::ErrorCode;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -220,7 +220,11 @@ pub(crate) fn sort(context: &str, source: rusqlite::Error) -> CatalogError {
                 }
             }
             Some(ErrorCode::DiskFull) => CatalogError::NoSpace,
-            // The bound of `confine` on the length of a program comes back as this.
+            // The bound of `memory` on the length of a row comes back as this, and that of
+            // `confine` on the length of a program.
+            Some(ErrorCode::OutOfMemory) if take_too_long() => CatalogError::Damaged {
+                what: format!("{context}: a row that it reads is too long"),
+            },
             Some(ErrorCode::OutOfMemory) => CatalogError::Sqlite {
                 context: format!(
                     "{context}: memory has run out, or the schema makes a statement too long; \

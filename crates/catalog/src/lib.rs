@@ -98,6 +98,8 @@ mod horizon;
 mod log_scan;
 mod log_vfs;
 mod map_pages;
+#[cfg(feature = "bundled")]
+mod memory;
 mod meta;
 mod moment;
 mod names;
@@ -163,6 +165,8 @@ pub use horizon::{HistoryHorizon, StoreHorizon};
 pub use larder_format as format;
 pub use log_scan::{LogEnd, UNFLUSHED_COMMITS_MAX, require_sound_log};
 pub use map_pages::SharedPages;
+#[cfg(feature = "bundled")]
+pub use memory::bound_requests;
 pub use moment::{Moment, PastPin};
 pub use names::check_store_name;
 pub use open::DatabaseInit;

@@ -216,6 +216,8 @@ impl Catalog {
         user.learn_present(&connection)?;
         let only = alone(sql).filter(|_| !user.judge.is_shell);
         self.stand_guard(user, &connection, only, sql)?;
+        #[cfg(feature = "bundled")]
+        let _unbounded = crate::memory::unbounded();
         let start = statement.start;
         let compile = || match only {
             Some(text) => connection.prepare_cached(text).map(Compiled::Cached),

@@ -99,6 +99,9 @@ fn main() -> ExitCode {
     if attendant::is_named(&program) {
         return attendant::run(arguments.collect());
     }
+    // No database is open yet.
+    let is_bounded = larder::bound_requests();
+    debug_assert!(is_bounded, "SAFE-10");
     let Cli {
         json,
         timeout,

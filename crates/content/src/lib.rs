@@ -89,7 +89,7 @@ pub use larder_object::{
     TransactionInfo, TransactionOutcome, Tuning, act_for, await_followers, describe_server,
     drop_refused, free_killed, gather_bytes_default, list_refused, list_sessions, open_refused,
 };
-pub use larder_object::{Trust, find_damage, utc};
+pub use larder_object::{Trust, bound_requests, find_damage, utc};
 pub use long::{LongTransaction, abort_long, begin_detached, commit_long, list_long};
 pub use path::split_path;
 pub use provider::{FileContent, FileHandle, ProviderContext, ProviderFactory, StoreProvider};

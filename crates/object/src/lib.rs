@@ -64,7 +64,7 @@ pub use larder_catalog::{
     is_complete as is_complete_sql,
 };
 pub use larder_catalog::{KeptRow, SealRow, SealedKind, SealedPart};
-pub use larder_catalog::{Trust, utc};
+pub use larder_catalog::{Trust, bound_requests, utc};
 pub use larder_catalog::{check_store_name, own_snapshot};
 pub use larder_segment::directory;
 pub use larder_segment::{AlignedBuf, Device, Storage};
