@@ -5,6 +5,7 @@
 use crate::hostile::damage::{ENDLESS, full, owner};
 use crate::hostile::sandbox::copy_tree;
 use crate::support::{Done, Place};
+use larder::format::limits::STORES_MAX;
 use rusqlite::Connection;
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -568,4 +569,110 @@ fn huge_generated_columns_end_in_bounds() {
             "{refused:?}"
         );
     }
+}
+
+/// Each verb looks at every store, and has read the tables of all.
+#[test]
+fn stores_without_number_are_refused() {
+    let place = full();
+    let mut figures = Figures::default();
+    let stores = |count: u32| {
+        format!(
+            "WITH RECURSIVE r (n) AS (SELECT 1000 UNION ALL SELECT n + 1 FROM r WHERE n < 999 + \
+             {count}) INSERT INTO larder_store (id, name, provider, mount, table_store, next_ino) \
+             SELECT n, 's' || n, 'files', '/s' || n, 0, 2 FROM r"
+        )
+    };
+    hostile(&place, |owner| {
+        let sql = "SELECT count(*) FROM larder_store";
+        let there: u32 = owner.query_row(sql, [], |row| row.get(0)).unwrap();
+        behind_the_guards(owner, &stores(STORES_MAX as u32 - there));
+        let sql = "UPDATE larder_meta SET value = 5000 WHERE key = 'next_store'";
+        behind_the_guards(owner, sql);
+    });
+    for verb in FEW {
+        let done = run(&place, verb, "as many as can be", &mut figures);
+        assert_eq!(done.code, Some(0), "{done:?}");
+    }
+    let create = ["store", "create", "x.larder", "another"];
+    let done = run(&place, &create, "one more", &mut figures);
+    done.assert_failed(1, &format!("has {STORES_MAX} stores"), "STORES_MAX");
+    hostile(&place, |owner| behind_the_guards(owner, &stores(100_000)));
+    for verb in FEW {
+        let done = run(&place, verb, "100,000 stores", &mut figures);
+        done.assert_failed(1, &format!("at most {STORES_MAX} stores"), "STORES_MAX");
+    }
+    figures.assert_bounded();
+}
+
+/// A search comes by rows, and SQLite would take each into memory as a whole.
+#[test]
+fn rows_of_any_length_take_no_memory_and_are_named() {
+    const LONG: &str = "zeroblob(300000000)";
+    let place = full();
+    let mut figures = Figures::default();
+    hostile(&place, |owner| {
+        let sql = format!(
+            "INSERT INTO main_xattr (ino, name, value, since_seq) SELECT ino, 'user.a', {LONG}, 1 \
+             FROM main_dirent WHERE parent = 1 AND name = 'a'"
+        );
+        behind_the_guards(owner, &sql);
+    });
+    for verb in [
+        &["put", "a", "x.larder:/a"][..],
+        &["log", "x.larder"],
+        &["stat", "x.larder:/a"],
+        &["ls", "-lR", "x.larder:/"],
+    ] {
+        run(&place, verb, "an attribute", &mut figures);
+    }
+    let done = run(&place, &["check", "x.larder"], "an attribute", &mut figures);
+    let told = String::from_utf8_lossy(&done.stdout);
+    assert!(
+        told.contains("main_xattr: a row is too long") && told.contains("300000000 bytes"),
+        "SAFE-10: {told}"
+    );
+    hostile(&place, |owner| {
+        let sql = format!("UPDATE larder_meta SET value = {LONG} WHERE key = 'created_ns'");
+        behind_the_guards(owner, &sql);
+    });
+    for verb in FEW {
+        let done = run(&place, verb, "a fact of the database", &mut figures);
+        assert_eq!(done.code, Some(1), "SAFE-10: {done:?}");
+        if verb[0] == "check" {
+            let told = String::from_utf8_lossy(&done.stdout);
+            let named = "larder_meta: a row is too long to be read: key is 'created_ns', value";
+            assert!(told.contains(named), "SAFE-10: {done:?}");
+        }
+    }
+    figures.assert_bounded();
+    assert!(
+        figures.largest.0 < 128 << 20,
+        "SAFE-10: {:?}",
+        figures.largest
+    );
+}
+
+#[test]
+fn an_inode_of_a_great_many_names_is_told_in_time() {
+    let place = full();
+    let mut figures = Figures::default();
+    hostile(&place, |owner| {
+        let sql = "WITH RECURSIVE r (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r WHERE n < \
+                   80000) INSERT INTO main_dirent (parent, name, ino, since_seq) \
+                   SELECT 1, 'n' || n, (SELECT ino FROM main_dirent WHERE parent = 1 AND name = \
+                   'a'), 2 FROM r";
+        behind_the_guards(owner, sql);
+    });
+    for verb in [
+        &["log", "x.larder"][..],
+        &["log", "x.larder:/a"],
+        &["stat", "x.larder:/a"],
+        &["find", "x.larder:/"],
+        &["rm", "x.larder:/a"],
+        &["check", "x.larder"],
+    ] {
+        run(&place, verb, "80,000 names", &mut figures);
+    }
+    figures.assert_bounded();
 }
