@@ -34,7 +34,7 @@ use crate::tracking::is_tracking;
 use crate::trust::Code;
 use crate::{feed, schema, temporal};
 use larder_format::StoreId;
-use larder_format::limits::STORES_MAX;
+use larder_format::limits::STORES_OPEN_MAX;
 use rusqlite::{Connection, Row};
 use std::collections::{HashMap, HashSet};
 
@@ -185,7 +185,7 @@ fn audit(connection: &Connection, version: u32, code: Code, tables: Tables) -> R
         require_columns(connection, &expected, name, sql)?;
     }
     if code != Code::Trusted {
-        let reached = find_referring(connection, &findings, &others)?;
+        let reached = find_referring(connection, &findings)?;
         let is_reached = |object: &&&Object| reached.contains(&object.table.to_ascii_lowercase());
         for object in others.iter().filter(is_reached) {
             match &*object.kind {
@@ -216,24 +216,14 @@ fn audit(connection: &Connection, version: u32, code: Code, tables: Tables) -> R
 
 /// The user's tables that foreign keys lead to from the engine's: rows in them are looked for, and
 /// may change or go, when the engine's rows do. Names in lower case.
-fn find_referring(
-    connection: &Connection,
-    engines: &Findings,
-    others: &[&Object],
-) -> Result<HashSet<String>> {
+fn find_referring(connection: &Connection, engines: &Findings) -> Result<HashSet<String>> {
     let mut referring: HashMap<String, Vec<String>> = HashMap::new();
-    let is_table = |object: &&&Object| {
-        let second = tokens(object.sql.as_deref().unwrap_or_default()).nth(1);
-        object.kind == "table" && second != Some(Token::Word("virtual".into()))
-    };
-    for table in others.iter().filter(is_table) {
-        let sql = "SELECT lower(\"table\") FROM pragma_foreign_key_list(?1, 'main')";
-        let parents: Vec<String> =
-            rows(connection, sql, [&table.name], |row| row.get(0)).at(&table.name)?;
-        for parent in parents {
-            let all = referring.entry(parent).or_default();
-            all.push(table.name.to_ascii_lowercase());
-        }
+    let sql = "SELECT lower(keys.\"table\"), lower(t.name) FROM main.sqlite_schema AS t, \
+               pragma_foreign_key_list(t.name, 'main') AS keys \
+               WHERE t.type = 'table' AND instr(lower(t.sql), 'references') > 0";
+    let keys = rows(connection, sql, [], |row| Ok((row.get(0)?, row.get(1)?)));
+    for (parent, table) in keys.at("the foreign keys")? {
+        referring.entry(parent).or_default().push(table);
     }
     let mut reached = HashSet::new();
     let mut parents: Vec<&String> = engines.stores.iter().chain(&engines.tables).collect();
@@ -268,12 +258,12 @@ fn is_ours_by_name(name: &str) -> bool {
 }
 
 /// The stores that have tables of their own. The name of every store is looked at, if they are no
-/// more than [`STORES_MAX`].
+/// more than [`STORES_OPEN_MAX`].
 fn read_stores(connection: &Connection) -> Result<Vec<(StoreId, String)>> {
-    if has_stores(connection, STORES_MAX + 1)? {
+    if has_stores(connection, STORES_OPEN_MAX + 1)? {
         return Err(refused(format!(
-            "larder_store has more than {STORES_MAX} rows, and a database at most {STORES_MAX} \
-             stores; restore the database from a copy"
+            "larder_store has more than {STORES_OPEN_MAX} rows, and a database opens with at most \
+             {STORES_OPEN_MAX} stores; restore the database from a copy"
         )));
     }
     let read = |row: &Row<'_>| -> rusqlite::Result<(StoreId, String, bool)> {

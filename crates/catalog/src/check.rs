@@ -363,7 +363,7 @@ fn check_schema(
         .and_then(Iterator::collect)
         .at("sqlite_schema")?;
     let mut is_complete = true;
-    for (kind, name) in expected_objects(&names)? {
+    for (kind, name) in expected_objects(&names)?.iter() {
         is_complete &= found.contains(&(kind.clone(), name.clone())) || kind != "table";
         if !found.contains(&(kind.clone(), name.clone())) {
             findings.push(format!("schema: {kind} {name} is missing"));

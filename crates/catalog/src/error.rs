@@ -181,6 +181,8 @@ pub(crate) fn require_ok(code: std::ffi::c_int) -> Result<()> {
 /// The catalog error that `source` amounts to.
 pub(crate) fn sort(context: &str, source: rusqlite::Error) -> CatalogError {
     use rusqlite::Error as E;
+    // Whatever became of it: it is of no later error.
+    let is_too_long = take_too_long();
     match &source {
         E::FromSqlConversionFailure(..)
         | E::IntegralValueOutOfRange(..)
@@ -222,7 +224,7 @@ pub(crate) fn sort(context: &str, source: rusqlite::Error) -> CatalogError {
             Some(ErrorCode::DiskFull) => CatalogError::NoSpace,
             // The bound of `memory` on the length of a row comes back as this, and that of
             // `confine` on the length of a program.
-            Some(ErrorCode::OutOfMemory) if take_too_long() => CatalogError::Damaged {
+            Some(ErrorCode::OutOfMemory) if is_too_long => CatalogError::Damaged {
                 what: format!("{context}: a row that it reads is too long"),
             },
             Some(ErrorCode::OutOfMemory) => CatalogError::Sqlite {

@@ -15,7 +15,7 @@ use rusqlite::types::ValueRef;
 use rusqlite::{Connection, Row};
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Stands for the name of a store in what this version makes.
 const NAME: &str = "larderstorename";
@@ -177,22 +177,28 @@ impl Expected {
     }
 }
 
+/// Of parts of the schema: `(type, name)`.
+type Objects = Vec<(String, String)>;
+
 /// The triggers, views and tables that belong to the engine, for `check`: `(type, name)` of the
 /// system tables and of the stores `names`.
-pub(crate) fn expected_objects(names: &[String]) -> Result<Vec<(String, String)>> {
+pub(crate) fn expected_objects(names: &[String]) -> Result<Arc<Objects>> {
+    // Whoever looks at the commits of others asks again and again.
+    static LAST: Mutex<Option<(Vec<String>, Arc<Objects>)>> = Mutex::new(None);
+    let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((_, objects)) = last.as_ref().filter(|(of, _)| of == names) {
+        return Ok(Arc::clone(objects));
+    }
     let expected = Expected::of(schema::SCHEMA_VERSION)?;
     let named = |object: &Object| (object.kind.to_string(), object.name.to_string());
     let of_stores = names
         .iter()
         .flat_map(|name| expected.store(StoreId::MAIN, name));
     let is_sqlites = |(_, name): &(String, String)| name.starts_with("sqlite_");
-    Ok(expected
-        .system
-        .values()
-        .map(named)
-        .chain(of_stores.map(|object| named(&object)))
-        .filter(|object| !is_sqlites(object))
-        .collect())
+    let all = (expected.system.values().map(named)).chain(of_stores.map(|object| named(&object)));
+    let objects: Arc<Objects> = Arc::new(all.filter(|object| !is_sqlites(object)).collect());
+    *last = Some((names.to_vec(), Arc::clone(&objects)));
+    Ok(objects)
 }
 
 pub(crate) fn refused(what: String) -> CatalogError {

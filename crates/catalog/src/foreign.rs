@@ -267,8 +267,8 @@ fn is_told(
         .prepare_cached("SELECT name FROM sqlite_schema WHERE type = 'trigger'")
         .and_then(|mut list| list.query_map([], |row| row.get(0))?.collect())
         .at("the triggers")?;
-    for (kind, name) in expected_objects(&names)? {
-        if kind == "trigger" && !there.contains(&name) {
+    for (kind, name) in expected_objects(&names)?.iter() {
+        if kind == "trigger" && !there.contains(name) {
             return Ok(false);
         }
     }

@@ -7,8 +7,9 @@
 //!
 //! # Invariants
 //! * `SAFE-10` In a process that asks for it, no row of a catalog makes a statement of ours take
-//!   more than [`REQUEST_BYTES_MAX`] for it: the statement fails. What a person types is not
-//!   bounded so. *Guard*: [`bound_requests`], [`unbounded`]; `check` names rows that are too long.
+//!   more than [`REQUEST_BYTES_MAX`] for it: the statement fails, and with it its transaction. What
+//!   a person types is not bounded so. *Guard*: [`bound_requests`], [`unbounded`]; `check` names
+//!   rows that are too long.
 
 use crate::confine::VALUE_BYTES_MAX;
 use crate::refused::note_too_long;

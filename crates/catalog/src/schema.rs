@@ -439,7 +439,11 @@ mod tests {
                 rows.unwrap().map(|row| row.unwrap()).collect()
             };
             let expected = expected_objects(&["main".to_owned()]).unwrap();
-            assert_eq!(objects, expected.into_iter().collect(), "from {version}");
+            assert_eq!(
+                objects,
+                expected.iter().cloned().collect(),
+                "from {version}"
+            );
             let authors = "SELECT session || ' ' || pid || ' ' || label FROM larder_author";
             if version < 9 {
                 assert_eq!(text(&connection, authors), ["4 123 mount x"], "AUTHOR-1");

@@ -37,15 +37,26 @@ impl Catalog {
 
     /// Removes a session, its pin, and its holds on orphans. Ending it twice is no error.
     pub fn end_session(&self, session: SessionId) -> Result<()> {
+        self.end_sessions(&[session])
+    }
+
+    /// The same for several, in one commit.
+    pub fn end_sessions(&self, sessions: &[SessionId]) -> Result<()> {
         self.write(|txn| {
-            let id = signed(session.0);
-            txn.execute("DELETE FROM larder_holder WHERE session = ?1", [id])
-                .at("larder_holder")?;
-            txn.execute("DELETE FROM larder_past WHERE session = ?1", [id])
-                .at("larder_past")?;
-            txn.execute("DELETE FROM larder_session WHERE id = ?1", [id])
-                .at("larder_session")?;
-            authors::end(txn, session)
+            for session in sessions {
+                for table in ["larder_holder", "larder_past", "larder_session"] {
+                    let key = if table == "larder_session" {
+                        "id"
+                    } else {
+                        "session"
+                    };
+                    txn.prepare_cached(&format!("DELETE FROM {table} WHERE {key} = ?1"))
+                        .and_then(|mut delete| delete.execute([signed(session.0)]))
+                        .at(table)?;
+                }
+                authors::end(txn, *session)?;
+            }
+            Ok(())
         })
     }
 

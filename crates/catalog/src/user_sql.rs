@@ -149,6 +149,8 @@ impl Catalog {
                  it, or write char(0)"
             )));
         }
+        #[cfg(feature = "bundled")]
+        let _unbounded = crate::memory::unbounded();
         let user = self.user_side()?;
         let connection = lock(&user.connection);
         user.learn_present(&connection)?;
@@ -190,6 +192,8 @@ impl Catalog {
         sql: &str,
         statement: &SqlStatement,
     ) -> Result<Option<String>> {
+        #[cfg(feature = "bundled")]
+        let _unbounded = crate::memory::unbounded();
         let user = self.user_side()?;
         let connection = lock(&user.connection);
         // One that was kept compiled would not be judged again.

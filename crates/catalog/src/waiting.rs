@@ -156,11 +156,9 @@ thread_local! {
 /// Those of all connections: who waits to read is not told which one.
 static ALL: Mutex<Vec<Weak<Waits>>> = Mutex::new(Vec::new());
 
-/// The locks for readers, in `catalog.db-shm`.
-const READ_LOCKS: Lock = Lock::Bytes(123..=127, For::Writing);
-/// What SQLite sleeps in all before it gives up to begin a read, and how often who waits instead
-/// looks whether the locks are free.
-const READ_WAIT: Duration = Duration::from_secs(10);
+/// What SQLite sleeps in all before it gives up to begin a read (39 µs × k², k from 1 to 91; a
+/// little less, so that the wait is over before), and how often who waits looks at the locks.
+const READ_WAIT: Duration = Duration::from_millis(9900);
 const READ_LOOK: Duration = Duration::from_millis(20);
 
 impl Waits {
@@ -210,11 +208,9 @@ impl Waits {
         Duration::from_nanos(self.wait_max_ns.load(Ordering::Relaxed))
     }
 
-    /// Whether somebody has locks that keep readers out.
+    /// Whether somebody has locks that may keep readers out.
     fn are_readers_kept_out(&self) -> bool {
-        let identity = self.directory.identity_of(format!("{CATALOG_FILE}-shm"));
-        let identity = identity.ok().flatten();
-        identity.is_some_and(|identity| find_holder(identity, &READ_LOCKS).is_some())
+        find_sqlite_holder(&self.directory).is_some()
     }
 
     /// Whether to wait once more.
@@ -237,14 +233,17 @@ impl Waits {
 
 /// Who has a lock of SQLite's that others wait for.
 pub(crate) fn describe_sqlite_holder(directory: &DatabaseDir) -> String {
-    let holder = LOCKS.iter().find_map(|(suffix, first, last, mine)| {
-        let identity = directory.identity_of(format!("{CATALOG_FILE}{suffix}"));
-        find_holder(identity.ok()??, &Lock::Bytes(*first..=*last, *mine))
-    });
-    match holder {
+    match find_sqlite_holder(directory) {
         Some(pid) => describe_process(pid, None),
         None => NOBODY_SEEN.into(),
     }
+}
+
+fn find_sqlite_holder(directory: &DatabaseDir) -> Option<u32> {
+    LOCKS.iter().find_map(|(suffix, first, last, mine)| {
+        let identity = directory.identity_of(format!("{CATALOG_FILE}{suffix}"));
+        find_holder(identity.ok()??, &Lock::Bytes(*first..=*last, *mine))
+    })
 }
 
 /// Sleeps once: 0.1 ms at first, as long as a commit takes; later 1 ms, then 4. 0: it was long
@@ -275,7 +274,9 @@ unsafe extern "C" fn wait_again(waits: *mut c_void, count: c_int) -> c_int {
 
 /// SQLite has found all locks for readers taken, and would sleep so long: 1 µs at first, and longer
 /// each time, [`READ_WAIT`] in all. Each sleep is stretched, or shortened, so that all of them are
-/// as long as connections here wait; then there are none, and SQLite fails at once.
+/// as long as connections here wait; then there are none, and SQLite fails at once. (Which one it
+/// is SQLite does not tell: one that waits less than the most patient of the process waits as long.
+/// A commit that begins the log anew may come by here too, with the write lock.)
 fn wait_to_read(microseconds: c_int) {
     let micros = u64::try_from(microseconds).unwrap_or(0);
     let all: Vec<Arc<Waits>> = lock(&ALL).iter().filter_map(Weak::upgrade).collect();

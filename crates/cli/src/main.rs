@@ -101,7 +101,7 @@ fn main() -> ExitCode {
     }
     // No database is open yet.
     let is_bounded = larder::bound_requests();
-    debug_assert!(is_bounded, "SAFE-10");
+    assert!(is_bounded, "SAFE-10");
     let Cli {
         json,
         timeout,

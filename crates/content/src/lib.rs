@@ -75,6 +75,8 @@ pub use history::{
     UndoReport, diff,
 };
 pub use larder_object::ClientHandle;
+#[cfg(feature = "bundled")]
+pub use larder_object::bound_requests;
 pub use larder_object::directory;
 #[cfg(debug_assertions)]
 pub use larder_object::failpoints;
@@ -89,7 +91,7 @@ pub use larder_object::{
     TransactionInfo, TransactionOutcome, Tuning, act_for, await_followers, describe_server,
     drop_refused, free_killed, gather_bytes_default, list_refused, list_sessions, open_refused,
 };
-pub use larder_object::{Trust, bound_requests, find_damage, utc};
+pub use larder_object::{Trust, find_damage, utc};
 pub use long::{LongTransaction, abort_long, begin_detached, commit_long, list_long};
 pub use path::split_path;
 pub use provider::{FileContent, FileHandle, ProviderContext, ProviderFactory, StoreProvider};

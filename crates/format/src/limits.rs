@@ -46,6 +46,9 @@ pub const STORE_NAME_BYTES_MAX: usize = 48;
 /// Most stores of a database: a process that opens it reads the tables of each, for several
 /// connections, which takes 2 ms and 0.4 MB for a store that has tables of its own.
 pub const STORES_MAX: usize = 500;
+/// With more rows of stores than this a database does not open: 5 s and 430 MB if all of them had
+/// tables. Older versions made as many as they were asked for.
+pub const STORES_OPEN_MAX: usize = 2 * STORES_MAX;
 /// Part of the capacity that only deletion and compaction may use: one block in this many
 /// (DESIGN §4: "1/32 of the volume held back").
 pub const HELD_BACK_DIVISOR: u64 = 32;

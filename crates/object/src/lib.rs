@@ -50,6 +50,8 @@ pub use history::prune::{
     HistoryReport, PruneCut, PruneOptions, PruneReport, StoreHistory, StoreRetention,
 };
 pub use host::process_owner;
+#[cfg(feature = "bundled")]
+pub use larder_catalog::bound_requests;
 pub use larder_catalog::{AttrMask, DirentRow, InodeRow, SessionRow, SqlRow, SqlValue, StoreRow};
 pub use larder_catalog::{Beginnings, Retention, Retentions, SharedPages};
 pub use larder_catalog::{ClientEnd, ClientHandle, ClientLocks, ClientStatement, ClientWatch};
@@ -64,7 +66,7 @@ pub use larder_catalog::{
     is_complete as is_complete_sql,
 };
 pub use larder_catalog::{KeptRow, SealRow, SealedKind, SealedPart};
-pub use larder_catalog::{Trust, bound_requests, utc};
+pub use larder_catalog::{Trust, utc};
 pub use larder_catalog::{check_store_name, own_snapshot};
 pub use larder_segment::directory;
 pub use larder_segment::{AlignedBuf, Device, Storage};

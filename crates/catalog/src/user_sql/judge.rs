@@ -120,7 +120,7 @@ impl Judge {
             .and_then(|present| as_of_views::refusal(context, present));
         let refused = match refusal(action) {
             Some(why) if !self.is_shell => Some(why.to_owned()),
-            _ if changes_schema(action) => refused.or_else(|| self.code.refusal_of_change()),
+            _ if changes_schema(context) => refused.or_else(|| self.code.refusal_of_change()),
             _ => refused.or_else(|| refusal_in_shell(action).map(str::to_owned)),
         };
         match refused {
@@ -277,20 +277,23 @@ pub(super) fn refusal(action: &AuthAction<'_>) -> Option<&'static str> {
     }
 }
 
-/// Whether it makes, alters or drops something that lasts.
-fn changes_schema(action: &AuthAction<'_>) -> bool {
-    match action {
+/// Whether it makes, alters or drops something of the catalog; SQLite's own tables, such as those
+/// of ANALYZE, are none.
+fn changes_schema(context: &AuthContext<'_>) -> bool {
+    let is_ours = context.database_name == Some("main");
+    match &context.action {
+        AuthAction::CreateTable { table_name } | AuthAction::DropTable { table_name } => {
+            is_ours && !table_name.starts_with("sqlite_")
+        }
         AuthAction::CreateIndex { .. }
-        | AuthAction::CreateTable { .. }
         | AuthAction::CreateTrigger { .. }
         | AuthAction::CreateView { .. }
         | AuthAction::CreateVtable { .. }
         | AuthAction::DropIndex { .. }
-        | AuthAction::DropTable { .. }
         | AuthAction::DropTrigger { .. }
         | AuthAction::DropView { .. }
-        | AuthAction::DropVtable { .. } => true,
-        AuthAction::AlterTable { database_name, .. } => *database_name != "temp",
+        | AuthAction::DropVtable { .. } => is_ours,
+        AuthAction::AlterTable { database_name, .. } => *database_name == "main",
         _ => false,
     }
 }

@@ -5,7 +5,7 @@
 use crate::hostile::damage::{ENDLESS, full, owner};
 use crate::hostile::sandbox::copy_tree;
 use crate::support::{Done, Place};
-use larder::format::limits::STORES_MAX;
+use larder::format::limits::{STORES_MAX, STORES_OPEN_MAX};
 use rusqlite::Connection;
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -600,7 +600,11 @@ fn stores_without_number_are_refused() {
     hostile(&place, |owner| behind_the_guards(owner, &stores(100_000)));
     for verb in FEW {
         let done = run(&place, verb, "100,000 stores", &mut figures);
-        done.assert_failed(1, &format!("at most {STORES_MAX} stores"), "STORES_MAX");
+        done.assert_failed(
+            1,
+            &format!("at most {STORES_OPEN_MAX} stores"),
+            "STORES_OPEN_MAX",
+        );
     }
     figures.assert_bounded();
 }

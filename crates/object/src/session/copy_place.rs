@@ -18,7 +18,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 /// Names of copies begin so; an id follows, of [`ID_DIGITS`] hexadecimal digits.
-const PREFIX: &str = "larder-read-";
+const PREFIX: &str = "larder-copy-";
 const ID_DIGITS: usize = 32;
 /// Entries that are looked through for copies that were left.
 const ENTRIES_MAX: usize = 100_000;
@@ -43,10 +43,12 @@ impl CopyPlace {
             let id: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
             let path = above.join(format!("{PREFIX}{id}"));
             std::fs::DirBuilder::new().mode(0o700).create(&path)?;
-            let place = CopyPlace {
-                directory: DatabaseDir::open(&path)?,
-                path,
+            let directory = match DatabaseDir::open(&path) {
+                // Somebody came before the lock, and has removed it.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                opened => opened?,
             };
+            let place = CopyPlace { path, directory };
             // Where there are no locks nobody takes it for abandoned.
             let is_taken = flock(
                 place.directory.as_fd(),

@@ -171,9 +171,13 @@ impl Liveness {
         now_ns: i64,
     ) -> Result<(Liveness, CommitSeq)> {
         copy_unsound_log(database, catalog)?;
+        let mut dead = Vec::new();
         for row in catalog.sessions()? {
-            bury_if_dead(database, catalog, row.session)?;
+            if is_over(database, row.session)? {
+                dead.push(row.session);
+            }
         }
+        bury(database, catalog, &dead)?;
         let (id, pin) = {
             let owner = (std::process::id(), crate::host::process_owner().0);
             catalog.begin_session(owner, label, now_ns)?
@@ -340,6 +344,26 @@ pub(super) fn bury_if_dead(
     catalog: &Catalog,
     session: SessionId,
 ) -> Result<bool> {
+    let is_over = is_over(database, session)?;
+    if is_over {
+        bury(database, catalog, &[session])?;
+    }
+    Ok(!is_over)
+}
+
+/// Ends sessions whose processes are gone, in one commit.
+fn bury(database: &DatabaseDir, catalog: &Catalog, dead: &[SessionId]) -> Result<()> {
+    if dead.is_empty() {
+        return Ok(());
+    }
+    catalog.end_sessions(dead)?;
+    dead.iter()
+        .try_for_each(|session| remove_files(database, *session))
+}
+
+/// Whether the process of a session is gone; what waits for it is freed then. The caller has the
+/// door, so that nobody is being born.
+fn is_over(database: &DatabaseDir, session: SessionId) -> Result<bool> {
     let name = lock_file(session);
     match database.open_file(&name, Access::ReadWrite) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
@@ -352,14 +376,12 @@ pub(super) fn bury_if_dead(
         }
         Ok(file) => {
             if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
-                return Ok(true);
+                return Ok(false);
             }
             free_if_killed(database, &name);
         }
     }
-    catalog.end_session(session)?;
-    remove_files(database, session)?;
-    Ok(false)
+    Ok(true)
 }
 
 #[cfg(test)]
