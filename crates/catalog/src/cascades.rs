@@ -11,6 +11,7 @@ use crate::meta::set_guard_switch;
 use crate::names::execute_all;
 use crate::read::rows;
 use crate::sql::SqlValue;
+use crate::statements::StoreSql;
 use crate::transaction::{Stage, require_open};
 use crate::user_sql::SqlStatement;
 use crate::{Catalog, lock};
@@ -97,9 +98,13 @@ impl Catalog {
 
     /// Sets the user columns of these inodes that refer to other rows ON DELETE CASCADE to NULL.
     pub fn detach(&self, inodes: &[(StoreId, Ino)]) -> Result<()> {
+        // Before: a store that is not known yet is asked for on this connection.
+        let inodes: Vec<(Arc<StoreSql>, Ino)> = (inodes.iter())
+            .map(|(store, ino)| Ok((self.store_sql(*store)?, *ino)))
+            .collect::<Result<_>>()?;
         self.write_as_user(|txn| {
-            for (store, ino) in inodes {
-                let table = &self.store_sql(*store)?.table;
+            for (sql, ino) in &inodes {
+                let table = &sql.table;
                 let columns: Vec<String> = rows(
                     txn,
                     "SELECT \"from\" FROM pragma_foreign_key_list(?1) WHERE on_delete = 'CASCADE'",

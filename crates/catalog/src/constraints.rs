@@ -198,7 +198,7 @@ impl Catalog {
         };
         for (store, change) in &changes.inodes {
             if let InodeChange::Delete(ino) = change {
-                let table = &self.store_sql(*store)?.table;
+                let table = &stores[store].table; // Asked for above.
                 if let Some(named) = name_keys(connection, table, *ino)? {
                     return Err(named);
                 }
