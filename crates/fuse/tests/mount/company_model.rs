@@ -194,7 +194,11 @@ fn is_possible(model: &Model, op: &Op) -> bool {
         Op::Rename { from, to } => {
             let parent = to.rsplit_once('/').unwrap().0;
             let is_dir = from == "/d";
-            let is_free = !model.exists(to) || !is_dir;
+            // A directory takes the place of an empty one.
+            let is_empty_dir = |path: &str| {
+                model.is_empty(path) && model.paths().any(|(one, is_dir, _)| is_dir && one == path)
+            };
+            let is_free = !model.exists(to) || !is_dir || is_empty_dir(to);
             model.exists(from) && is_free && (parent.is_empty() || model.exists(parent))
         }
         Op::Exchange { one, other } => model.exists(one) && model.exists(other),
