@@ -194,7 +194,8 @@ fn audit(connection: &Connection, version: u32, code: Code, tables: Tables) -> R
             }
         }
         for object in strangers {
-            if !is_larders(connection, &by_name, object)? {
+            let is_stores = findings.stores.contains(&object.table.to_ascii_lowercase());
+            if !is_larders(connection, &by_name, object, is_stores)? {
                 refuse_code(connection, object, code)?;
             }
         }
@@ -321,12 +322,13 @@ fn require_columns(
     Ok(())
 }
 
-/// Whether a trigger on a table of ours is the feed's, that of `larder track`, or a workspace's, as
-/// this version makes it.
+/// Whether a trigger is the feed's, that of `larder track`, or a workspace's, as this version makes
+/// it. `is_stores`: it is on the table of a store.
 fn is_larders(
     connection: &Connection,
     all: &HashMap<(String, bool), &Object>,
     object: &Object,
+    is_stores: bool,
 ) -> Result<bool> {
     let Some(sql) = object.sql.as_deref().filter(|_| object.kind == "trigger") else {
         return Ok(false);
@@ -337,14 +339,16 @@ fn is_larders(
     if let Some(store) = object.name.strip_prefix("larder_feed_") {
         return Ok(sql == feed::store_trigger(store));
     }
+    if object.name.starts_with("larder_watch_") {
+        return feed::is_watch(connection, &object.table, sql);
+    }
     let number = (object.name.strip_prefix("larder_temporal_"))
         .and_then(|rest| rest.split('_').next())
         .and_then(|number| number.parse().ok());
     let Some(number) = number else {
         return Ok(false);
     };
-    // Its view too, which the trigger reads.
-    let texts = temporal::column_texts(connection, number, &object.table)?;
+    let texts = temporal::texts(connection, number, &object.table, is_stores)?;
     let is_there = |(name, sql): &(String, String)| {
         let lower = name.to_ascii_lowercase();
         [false, true].into_iter().any(|is_trigger| {
@@ -352,7 +356,9 @@ fn is_larders(
             found.and_then(|object| object.sql.as_deref()) == Some(sql.as_str())
         })
     };
-    Ok(texts.iter().all(is_there) && texts.iter().any(|(name, _)| *name == object.name))
+    let is_made = (texts.iter()).any(|(name, made)| *name == object.name && made == sql);
+    // What keeps columns reads a view, which is among the texts.
+    Ok(is_made && (!is_stores || texts.iter().all(is_there)))
 }
 
 /// Refuses a trigger or an index of strangers on a table of ours (`SAFE-4`).

@@ -34,8 +34,8 @@ use larder_format::{ChangeRecord, CommitSeq, Ino, StoreId};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use std::collections::HashMap;
 use std::sync::Arc;
-use trigger::NOW;
-pub(crate) use trigger::store_trigger;
+use trigger::{NOW, find_table, watch_name};
+pub(crate) use trigger::{is_watch, store_trigger};
 
 /// Old rows are looked for when the position passes a multiple of this.
 const TRIM_STRIDE: u64 = 4096;
@@ -404,116 +404,6 @@ pub(crate) fn watch_stores_anew(txn: &Connection) -> Result<()> {
         }
     }
     watch_stores(txn)
-}
-
-/// A table that can be watched.
-struct WatchedTable {
-    name: String,
-    /// What names a row, with `ROW` for `NEW` or `OLD`.
-    key: String,
-}
-
-fn watch_name(table: &str, operation: &str) -> String {
-    format!("larder_watch_{table}_{operation}")
-}
-
-impl WatchedTable {
-    fn triggers(&self) -> [String; 3] {
-        let operations = [("insert", "NEW"), ("update", "NEW"), ("delete", "OLD")];
-        operations.map(|(operation, row)| {
-            let insert = |operation: &str, row: &str, condition: &str| {
-                format!(
-                    "INSERT INTO larder_change (at_ns, op, tbl, row_key) \
-                     SELECT {NOW}, '{operation}', '{}', {} {condition};",
-                    self.name.replace('\'', "''"),
-                    self.key.replace("ROW", row),
-                )
-            };
-            let changed = format!(
-                "WHERE {} IS NOT {}",
-                self.key.replace("ROW", "OLD"),
-                self.key.replace("ROW", "NEW")
-            );
-            // A row that gets another key: the old one is gone.
-            let first = match operation {
-                "update" => insert("delete", "OLD", &changed),
-                _ => String::new(),
-            };
-            format!(
-                "CREATE TRIGGER {} AFTER {operation} ON {} BEGIN {first} {} END",
-                quoted(&watch_name(&self.name, operation)),
-                quoted(&self.name),
-                insert(operation, row, ""),
-            )
-        })
-    }
-}
-
-fn find_table(txn: &Connection, table: &str) -> Result<WatchedTable> {
-    let found: Option<(String, String, bool)> = txn
-        .query_row(
-            "SELECT name, type, wr FROM pragma_table_list \
-             WHERE schema = 'main' AND name = ?1 COLLATE NOCASE",
-            [table],
-            |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)),
-        )
-        .optional()
-        .at("the tables")?;
-    let (name, kind, is_without_rowid) =
-        found.ok_or_else(|| CatalogError::not_found(format!("table '{table}'")))?;
-    let is_ours = name.starts_with("larder_") || name.starts_with("sqlite_") || {
-        let mut stores = txn
-            .prepare(
-                "SELECT 1 FROM larder_store WHERE ?1 IN (name, name || '_dirent', name || \
-                '_content', name || '_map', name || '_xattr')",
-            )
-            .at("larder_store")?;
-        stores.exists([&name]).at("larder_store")?
-    };
-    if is_ours {
-        return Err(CatalogError::invalid(format!(
-            "'{name}' is a table of larder, whose changes the feed has anyway; give a table of \
-             your own"
-        )));
-    }
-    if kind != "table" {
-        return Err(CatalogError::invalid(format!(
-            "'{name}' is a {kind}; only tables can be watched"
-        )));
-    }
-    let columns = |sql: &str| -> Result<Vec<String>> {
-        txn.prepare(sql)
-            .and_then(|mut select| {
-                select
-                    .query_map([&name], |row| row.get(0))
-                    .and_then(Iterator::collect)
-            })
-            .at(table)
-    };
-    let key = if is_without_rowid {
-        let keys = columns("SELECT name FROM pragma_table_info(?1) WHERE pk > 0 ORDER BY pk")?;
-        match &keys[..] {
-            [one] => format!("ROW.{}", quoted(one)),
-            several => {
-                let parts = several
-                    .iter()
-                    .map(|column| format!("quote(ROW.{})", quoted(column)));
-                format!("({})", parts.collect::<Vec<_>>().join(" || ', ' || "))
-            }
-        }
-    } else {
-        let all = columns("SELECT lower(name) FROM pragma_table_info(?1)")?;
-        let alias = ["rowid", "_rowid_", "oid"]
-            .into_iter()
-            .find(|alias| !all.iter().any(|column| column == alias));
-        let alias = alias.ok_or_else(|| {
-            CatalogError::invalid(format!(
-                "the columns of '{name}' hide its rowid; rename one"
-            ))
-        })?;
-        format!("ROW.{alias}")
-    };
-    Ok(WatchedTable { name, key })
 }
 
 /// The triggers of the feed, with their tables.

@@ -69,14 +69,18 @@ enum Kept {
     Columns(Columns),
 }
 
-/// The name and the text of what keeps the columns of a store's table under this number, as this
-/// version makes it.
-pub(crate) fn column_texts(
+/// The names and the texts of what keeps a table under this number, as this version makes it: the
+/// columns of a store's, the rows of another.
+pub(crate) fn texts(
     connection: &Connection,
     id: i64,
-    store: &str,
+    table: &str,
+    is_stores: bool,
 ) -> Result<Vec<(String, String)>> {
-    Ok(Columns::read(connection, id, store)?.texts())
+    Ok(match is_stores {
+        true => Columns::read(connection, id, table)?.texts(),
+        false => Shape::read(connection, id, table)?.triggers().into(),
+    })
 }
 
 /// Begins to keep a table, which can be read as of `seq`; the triggers are still to be made.

@@ -8,7 +8,6 @@ use crate::support::{Done, Place};
 use larder::format::limits::{STORES_MAX, STORES_OPEN_MAX};
 use rusqlite::Connection;
 use std::fs;
-use std::os::unix::fs::FileExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -24,7 +23,7 @@ const FEW: [&[&str]; 3] = [
 ];
 /// What verbs took.
 #[derive(Default)]
-struct Figures {
+pub struct Figures {
     run_count: usize,
     slowest: (Duration, String),
     largest: (u64, String),
@@ -32,7 +31,7 @@ struct Figures {
 }
 
 /// The database of `full`, copied to `x.larder` and changed by SQL as its owner may.
-fn hostile(place: &Place, change: impl FnOnce(&Connection)) {
+pub fn hostile(place: &Place, change: impl FnOnce(&Connection)) {
     let copied = place.path("x.larder");
     if copied.exists() {
         fs::remove_dir_all(&copied).unwrap();
@@ -43,7 +42,7 @@ fn hostile(place: &Place, change: impl FnOnce(&Connection)) {
 }
 
 /// Runs a verb within the bounds.
-fn run(place: &Place, verb: &[&str], what: &str, figures: &mut Figures) -> Done {
+pub fn run(place: &Place, verb: &[&str], what: &str, figures: &mut Figures) -> Done {
     for left in ["out", "tree"] {
         let left = place.path(left);
         // It need not be there.
@@ -107,7 +106,7 @@ fn run(place: &Place, verb: &[&str], what: &str, figures: &mut Figures) -> Done 
 }
 
 impl Figures {
-    fn assert_bounded(&self) {
+    pub fn assert_bounded(&self) {
         println!(
             "{} runs; slowest {:.2} s ({}); largest {} MiB ({})",
             self.run_count,
@@ -335,200 +334,6 @@ fn check_finds_names_that_nobody_writes() {
         assert!(told.contains(why), "CATALOG-6: {why}: {told}");
     }
     assert_eq!(done.code, Some(1));
-}
-
-/// A check evaluates indexes, constraints and generated columns of every table; what a stranger has
-/// on his own is named and not run, and what compiles for ever ends.
-#[test]
-fn a_check_runs_no_code_of_strangers_on_tables_of_their_own() {
-    let place = full();
-    let mut figures = Figures::default();
-    let doubled: String = (1..60)
-        .map(|n| format!(", c{n} AS (c{} + c{0})", n - 1))
-        .collect();
-    // Making such a table would not end either.
-    let doubling = format!(
-        "CREATE TABLE evil (c0); UPDATE sqlite_schema SET sql = \
-         'CREATE TABLE evil (c0{doubled}, CHECK (c59 > 0))' WHERE name = 'evil'"
-    );
-    for (sql, named) in [
-        (&*doubling, "'c1' of 'evil'"),
-        (
-            "CREATE TABLE evil (a); CREATE INDEX theirs ON evil (hex(a))",
-            "'theirs'",
-        ),
-        (
-            "CREATE TABLE evil (a); CREATE INDEX theirs ON evil (a) WHERE a > 1",
-            "'theirs'",
-        ),
-        (
-            "CREATE TABLE evil (size CHECK (json_valid(size)))",
-            "json_valid()",
-        ),
-        (
-            "CREATE TABLE evil (size CHECK (size NOT LIKE '%a%b'))",
-            "like()",
-        ),
-        (
-            "CREATE TABLE evil (a, size AS (a || a))",
-            "'size' of 'evil'",
-        ),
-        (
-            "CREATE VIRTUAL TABLE evil USING fts5 (a)",
-            "virtual table 'evil'",
-        ),
-    ] {
-        hostile(&place, |owner| owner.execute_batch(sql).unwrap());
-        let verb = ["check", "x.larder", "--untrusted"];
-        run(&place, &verb, sql, &mut figures).assert_failed(1, named, sql);
-        run(&place, &["check", "x.larder"], sql, &mut figures);
-        let done = run(&place, &["ls", "x.larder:/"], sql, &mut figures);
-        assert_eq!(done.code, Some(0), "SAFE-4: {sql}");
-    }
-    // Nor where it does not open for its damage.
-    let mut at_bytes: u32 = 0;
-    hostile(&place, |owner| {
-        owner.execute_batch(&doubling).unwrap();
-        let sql = "SELECT (rootpage - 1) * page_size FROM sqlite_schema, pragma_page_size WHERE \
-                   name = 'larder_store'";
-        at_bytes = owner.query_row(sql, [], |row| row.get(0)).unwrap();
-    });
-    let catalog = fs::File::options()
-        .write(true)
-        .open(place.path("x.larder/catalog.db"));
-    catalog
-        .unwrap()
-        .write_all_at(&[0xFF; 200], at_bytes.into())
-        .unwrap();
-    let verb = ["check", "x.larder", "--untrusted"];
-    let done = run(&place, &verb, "damage", &mut figures);
-    let told = String::from_utf8_lossy(&done.stdout);
-    assert!(told.contains("damaged at larder_store"), "SAFE-4: {done:?}");
-    // Tables without code are data.
-    hostile(&place, |owner| {
-        let sql = "CREATE TABLE own (a TEXT NOT NULL, b DEFAULT 1, UNIQUE (a, b), CHECK (b > 0));
-                   CREATE INDEX i ON own (b)";
-        owner.execute_batch(sql).unwrap();
-    });
-    place.ok(&["check", "x.larder", "--untrusted"]);
-    figures.assert_bounded();
-}
-
-/// What a stranger's database may not bring along.
-#[test]
-fn code_of_strangers_is_refused_by_name() {
-    let place = full();
-    let mut figures = Figures::default();
-    for (sql, named) in [
-        (
-            "CREATE TRIGGER theirs AFTER UPDATE ON main BEGIN SELECT 1; END",
-            "'theirs'",
-        ),
-        ("ALTER TABLE main ADD COLUMN g AS (mode + 1)", "'g'"),
-        ("CREATE INDEX theirs ON main (hex(rating))", "'theirs'"),
-        (
-            "CREATE INDEX theirs ON main (rating) WHERE rating > 1",
-            "'theirs'",
-        ),
-        (
-            "ALTER TABLE main ADD COLUMN c CHECK (instr(c, 'x') > 0)",
-            "instr()",
-        ),
-        (
-            "ALTER TABLE main ADD COLUMN c CHECK (c GLOB '*a*b')",
-            "glob()",
-        ),
-        // What foreign keys lead to.
-        (
-            "CREATE TABLE refers (ino REFERENCES main (ino) ON DELETE CASCADE);
-             CREATE TRIGGER theirs AFTER DELETE ON refers BEGIN SELECT 1; END",
-            "'theirs'",
-        ),
-        (
-            "CREATE TABLE near (id INTEGER PRIMARY KEY, ino REFERENCES \"MAIN\" ON UPDATE CASCADE);
-             CREATE TABLE far (near REFERENCES near, g AS (upper(near)) STORED)",
-            "'g'",
-        ),
-        (
-            "CREATE TABLE refers (ino REFERENCES main (ino) ON DELETE SET NULL);
-             CREATE INDEX theirs ON refers (hex(ino))",
-            "'theirs'",
-        ),
-        (
-            "CREATE TABLE refers (
-               ino DEFAULT (randomblob(9)) REFERENCES main ON DELETE SET DEFAULT)",
-            "randomblob()",
-        ),
-    ] {
-        hostile(&place, |owner| owner.execute_batch(sql).unwrap());
-        let told = place.run(&["check", "x.larder", "--untrusted"]);
-        told.assert_failed(1, named, sql);
-        assert_eq!(
-            place.run(&["ls", "x.larder:/"]).code,
-            Some(0),
-            "SAFE-4: {sql}"
-        );
-        if rustix::process::geteuid().is_root() {
-            let theirs = place.path("x.larder/catalog.db");
-            std::os::unix::fs::chown(theirs, Some(4711), Some(4711)).unwrap();
-            let done = run(&place, &["ls", "x.larder:/"], sql, &mut figures);
-            done.assert_failed(1, "user 4711", sql);
-            let trusting = place
-                .command(&["ls", "x.larder:/"])
-                .env("LARDER_TRUST", "anybody")
-                .output();
-            assert!(trusting.unwrap().status.success(), "SAFE-4: {sql}");
-        }
-    }
-    for word in ["Nobody", " nobody", "x"] {
-        let mut command = place.command(&["ls", "x.larder:/"]);
-        let done = command.env("LARDER_TRUST", word).output().unwrap();
-        let told = String::from_utf8_lossy(&done.stderr);
-        assert!(
-            told.contains("it may be 'anybody', 'nobody', or not set"),
-            "{word}: {told}"
-        );
-        assert_eq!(done.status.code(), Some(1), "{word}");
-    }
-    // Columns, indexes and constraints without code are data.
-    hostile(&place, |owner| {
-        let data = "ALTER TABLE main ADD COLUMN stars INTEGER DEFAULT 3 CHECK (stars IN (1, 2, \
-            3)); \
-                    CREATE INDEX by_stars ON main (stars); CREATE VIEW mine AS SELECT * FROM album;
-                    CREATE TABLE refers (ino REFERENCES main (ino) ON DELETE CASCADE, note TEXT);
-                    CREATE INDEX by_note ON refers (note);
-                    CREATE TRIGGER mine_alone AFTER UPDATE ON album BEGIN SELECT 1; END";
-        owner.execute_batch(data).unwrap();
-    });
-    place.ok(&["check", "x.larder", "--untrusted"]);
-    figures.assert_bounded();
-}
-
-/// A change of the schema is its owner's.
-#[test]
-fn sql_of_others_changes_no_schema() {
-    let place = full();
-    hostile(&place, |_| ());
-    let before = place.ok(&["sql", "x.larder", "SELECT count(*) FROM sqlite_schema"]);
-    for sql in [
-        "CREATE TRIGGER theirs AFTER INSERT ON main BEGIN SELECT 1; END",
-        "ALTER TABLE album ADD COLUMN m",
-        "CREATE INDEX theirs ON album (n)",
-        "DROP TABLE album",
-    ] {
-        let mut command = place.command(&["sql", "x.larder", sql]);
-        let done = command.env("LARDER_TRUST", "nobody").output().unwrap();
-        let told = String::from_utf8_lossy(&done.stderr);
-        assert!(
-            told.contains("the schema is not changed"),
-            "SAFE-4: {sql}: {told}"
-        );
-        assert_eq!(done.status.code(), Some(1), "{sql}");
-    }
-    place.ok(&["sql", "x.larder", "INSERT INTO album (n) VALUES (7)"]);
-    let after = place.ok(&["sql", "x.larder", "SELECT count(*) FROM sqlite_schema"]);
-    assert_eq!(before, after);
-    place.assert_clean("x.larder");
 }
 
 /// In the caller's own database: values that no row may have fail the change, and no read computes

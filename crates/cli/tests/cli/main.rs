@@ -10,6 +10,7 @@ mod full;
 mod history;
 mod hostile;
 mod hostile_catalog;
+mod hostile_code;
 mod hostile_files;
 mod kills;
 mod lab;
