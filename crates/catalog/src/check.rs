@@ -4,9 +4,8 @@
 use crate::codec::unsigned;
 use crate::damage::{self, FINDINGS_MAX};
 use crate::error::{At, CatalogError, Result};
-use crate::expected::Expected;
-use crate::expected::expected_objects;
-use crate::names::{StoreName, quoted, shown};
+use crate::expected::{Expected, expected_objects};
+use crate::names::{StoreName, TABLE_SUFFIXES, quoted, shown};
 use crate::trust::Code;
 use crate::{Catalog, audit, map_pages, schema};
 use larder_format::Name;
@@ -391,8 +390,7 @@ fn tables_of(stores: &[(u64, String)]) -> Result<Vec<String>> {
     let mut tables: Vec<String> = system.map(|object| object.name.to_string()).collect();
     tables.sort_unstable();
     for (_, name) in stores {
-        let suffixes = ["", "_dirent", "_content", "_map", "_xattr"];
-        tables.extend(suffixes.map(|suffix| format!("{name}{suffix}")));
+        tables.extend(TABLE_SUFFIXES.map(|suffix| format!("{name}{suffix}")));
     }
     Ok(tables)
 }

@@ -10,11 +10,11 @@ use crate::columns::user_columns;
 use crate::commit::{apply_inodes, apply_sides};
 use crate::error::{At, CatalogError, Result};
 use crate::history::Keeper;
-use crate::names::StoreName;
+use crate::names::{StoreName, TABLE_SUFFIXES};
 use crate::read::rows;
 use crate::refusals::{has_deferred_violations, ino_of, is_of_a_rule, name_keys};
 use crate::saves;
-use crate::schema::STORE;
+use crate::schema::{STORE, store_objects};
 use crate::sql_text::{Token, tokens};
 use crate::statements::Stores;
 use crate::transaction::{Stage, as_step, as_trial};
@@ -73,11 +73,7 @@ impl Catalog {
             let stores = read_tables(reader)?;
             let tables: Vec<&str> = stores.iter().filter_map(StoreTable::table).collect();
             let own: HashSet<String> = (tables.iter())
-                .flat_map(|table| {
-                    let table = table.to_ascii_lowercase();
-                    let suffixes = TABLE_SUFFIXES.iter().chain(&["_path", "_dirent_ino"]);
-                    suffixes.map(move |suffix| format!("{table}{suffix}"))
-                })
+                .flat_map(|table| store_objects(&table.to_ascii_lowercase()))
                 .collect();
             let others = rows(
                 reader,
@@ -88,10 +84,8 @@ impl Catalog {
                 |row| Ok((row.get::<_, bool>(0)?, row.get::<_, String>(1)?)),
             )
             .at("the schema")?;
-            let mut others = others.iter();
-            if others
-                .any(|(is_trigger, name)| *is_trigger || !own.contains(&name.to_ascii_lowercase()))
-            {
+            let is_own = |name: &str| own.contains(&name.to_ascii_lowercase());
+            if (others.iter()).any(|(is_trigger, name)| *is_trigger || !is_own(name)) {
                 return Ok(true);
             }
             for table in tables {
@@ -207,9 +201,6 @@ impl Catalog {
         Err(error)
     }
 }
-
-/// What the names of a store's tables that hold rows add to its name.
-const TABLE_SUFFIXES: [&str; 5] = ["", "_dirent", "_content", "_map", "_xattr"];
 
 /// A store, and whose tables it shows.
 struct StoreTable {

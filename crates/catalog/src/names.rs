@@ -18,6 +18,8 @@ use std::fmt;
 use std::ops::Deref;
 
 /// What the names of a store's tables add to the store's name.
+pub(crate) const TABLE_SUFFIXES: [&str; 5] = ["", "_dirent", "_content", "_map", "_xattr"];
+/// The same of its other tables and its view.
 pub(crate) const SUFFIXES: [&str; 5] = ["_dirent", "_content", "_map", "_xattr", "_path"];
 
 /// Checks the rule for store names: `[A-Za-z][A-Za-z0-9_]*`, at most

@@ -266,7 +266,7 @@ pub(crate) fn drop_store_tables(connection: &Connection, name: &str) -> Result<(
 }
 
 /// The names that a store's tables, view and index take.
-fn store_objects(name: &str) -> Vec<String> {
+pub(crate) fn store_objects(name: &str) -> Vec<String> {
     let suffixes = SUFFIXES.iter().chain(&["", "_dirent_ino"]);
     suffixes.map(|suffix| format!("{name}{suffix}")).collect()
 }

@@ -44,12 +44,11 @@ impl Catalog {
     pub fn end_sessions(&self, sessions: &[SessionId]) -> Result<()> {
         self.write(|txn| {
             for session in sessions {
-                for table in ["larder_holder", "larder_past", "larder_session"] {
-                    let key = if table == "larder_session" {
-                        "id"
-                    } else {
-                        "session"
-                    };
+                for (table, key) in [
+                    ("larder_holder", "session"),
+                    ("larder_past", "session"),
+                    ("larder_session", "id"),
+                ] {
                     txn.prepare_cached(&format!("DELETE FROM {table} WHERE {key} = ?1"))
                         .and_then(|mut delete| delete.execute([signed(session.0)]))
                         .at(table)?;

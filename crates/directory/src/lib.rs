@@ -109,15 +109,22 @@ impl DatabaseDir {
             Err(Errno::EXIST) => false,
             Err(error) => return Err(error.into()),
         };
+        let taken = DatabaseDir::take_empty(path, group, is_made);
+        if is_made
+            && taken.is_err()
+            && let Err(error) = rustix::fs::rmdir(path)
+        {
+            tracing::warn!("{} remains: {error}", path.display());
+        }
+        taken
+    }
+
+    fn take_empty(path: &Path, group: Option<u32>, is_made: bool) -> io::Result<DatabaseDir> {
         if is_made {
             open::admit_owner(rustix::fs::CWD, path)?;
         }
         let descriptor = open_named(path)?;
-        let sharing = modes::set_up(&descriptor, group).inspect_err(|_| {
-            if is_made && let Err(error) = rustix::fs::rmdir(path) {
-                tracing::warn!("{} remains: {error}", path.display());
-            }
-        })?;
+        let sharing = modes::set_up(&descriptor, group)?;
         let directory = DatabaseDir::new(descriptor, path.to_owned(), sharing);
         match directory.names()?.first() {
             None => Ok(directory),

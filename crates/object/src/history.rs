@@ -1,19 +1,19 @@
 //! What is kept of the past and for how long, and views of it.
 //!
 //! # Words
-//! The *retention* says how long what was superseded is kept; the *cut* is the commit up to which
-//! it lets history go. An *as-of view* shows a moment of the past.
+//! The *retention* says how long what was superseded is kept; the *retention horizon* is the commit
+//! up to which it lets history go. An *as-of view* shows a moment of the past.
 //!
 //! # Invariants
-//! `TIME-1` to `TIME-9` in `cut`, `prune` and `retention`, `PAST-n` in `as_of`, `ROLLBACK-1` in
-//! `rollback`.
+//! `TIME-1` to `TIME-9` in `retention_horizon`, `prune` and `retention`, `PAST-n` in `as_of`,
+//! `ROLLBACK-1` in `rollback`.
 
 pub(crate) mod as_of;
 pub(crate) mod attribution;
-pub(crate) mod cut;
 pub(crate) mod feed;
 pub(crate) mod prune;
 pub(crate) mod retention;
+pub(crate) mod retention_horizon;
 pub(crate) mod rollback;
 pub(crate) mod seals;
 pub(crate) mod versions;
@@ -96,7 +96,7 @@ impl History {
     }
 }
 
-/// The cut, remembered.
+/// The retention horizon, remembered.
 #[derive(Debug, Clone, Default)]
 struct HistoryClock {
     /// Looked at, and when again, nanoseconds since 1970.

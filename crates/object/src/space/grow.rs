@@ -18,7 +18,7 @@
 
 use crate::Result;
 use crate::engine::{Engine, lock};
-use crate::history::cut::GROWN_BLOCKS_MIN;
+use crate::history::retention_horizon::GROWN_BLOCKS_MIN;
 use crate::space::compact::give_back;
 use larder_segment::{Segment, SegmentError};
 use larder_space::format::limits::{AG_BLOCKS, BLOCK_BYTES, HELD_BACK_DIVISOR};

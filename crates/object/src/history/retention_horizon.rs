@@ -1,14 +1,14 @@
 //! How much history may go: the horizon of reclaim, and giving history up when space is short.
 //!
 //! # Words
-//! The *cut*: the commit up to which the retention lets history go. *Early expiry*: moving the cut
-//! on because somebody needs the space. The *pool*: free space that early expiry keeps ahead, in a
-//! database that can grow no more.
+//! The *retention horizon*: the commit up to which the retention lets history go. *Early expiry*:
+//! moving the horizon on because somebody needs the space. The *pool*: free space that early expiry
+//! keeps ahead, in a database that can grow no more.
 //!
 //! # Invariants
-//! * `TIME-1` Reclaim goes up to the oldest of: the pins (`SESSION-2`), the cut, what is held
-//!   (snapshots and readers of the past). The catalog looks at what is held again, in the commit
-//!   that reclaims (`HISTORY-3`).
+//! * `TIME-1` Reclaim goes up to the oldest of: the pins (`SESSION-2`), the retention horizon, what
+//!   is held (snapshots and readers of the past). The catalog looks at what is held again, in the
+//!   commit that reclaims (`HISTORY-3`).
 //! * `TIME-2` Early expiry gives up the oldest history first, never more than a pin or a hold
 //!   allows, and at least [`EXPIRY_DIVISOR`]th part of the segments at a time.
 //! * `TIME-3` A session that has the writer lock knows the retention: it is changed with the writer
@@ -39,10 +39,10 @@
 //! [`POOL_DIVISOR`]th part.
 //!
 //! # Stores with retentions of their own
-//! Each store has a cut (`larder_catalog::RetentionHorizons`); early expiry moves the cuts of all
+//! Each store has one (`larder_catalog::RetentionHorizons`); early expiry moves those of all
 //! on to one commit, but those that are guaranteed (`TIME-8`, in `retention`).
 //!
-//! The cut moves in steps of a part of the retention, so that not every commit reclaims.
+//! The horizon moves in steps of a part of the retention, so that not every commit reclaims.
 
 use crate::engine::{Edit, Engine, lock};
 use crate::history::Horizon;
@@ -56,7 +56,7 @@ use std::time::{Duration, Instant};
 
 /// Beyond all commits.
 const NEVER: CommitSeq = CommitSeq(i64::MAX as u64);
-/// Steps of the cut in one retention.
+/// Steps of the retention horizon in one retention.
 const STEPS: i64 = 256;
 /// But no step is shorter, nanoseconds.
 const STEP_NS_MIN: i64 = 1_000_000_000;
@@ -103,7 +103,7 @@ impl Engine {
     /// Up to where reclaim may go now (`TIME-1`).
     pub(crate) fn horizon(&self) -> Result<Horizon> {
         let pinned = self.reclaim_horizon()?;
-        let history = self.history_cut()?;
+        let history = self.retention_horizons()?;
         Ok(Horizon {
             pinned,
             kept: history.limit(pinned),
@@ -111,7 +111,7 @@ impl Engine {
         })
     }
 
-    fn history_cut(&self) -> Result<RetentionHorizons> {
+    fn retention_horizons(&self) -> Result<RetentionHorizons> {
         if !self.keeps_history() {
             return Ok(RetentionHorizons::even(NEVER));
         }
@@ -136,19 +136,20 @@ impl Engine {
 
     /// Finds out whether others have left steps (`TIME-9`): then the background goes on with them.
     pub(crate) fn note_left_steps(&self) -> Result<()> {
-        let cuts = self.history_cut()?;
-        let is_left = self.catalog.has_retired_by(&cuts)? || self.catalog.has_past_by(&cuts)?;
+        let horizons = self.retention_horizons()?;
+        let is_left =
+            self.catalog.has_retired_by(&horizons)? || self.catalog.has_past_by(&horizons)?;
         self.history.is_left.store(is_left, Ordering::SeqCst);
         Ok(())
     }
 
-    /// Whether the cut has moved since history was pruned.
+    /// Whether the retention horizon has moved since history was pruned.
     pub(crate) fn is_prune_due(&self) -> Result<bool> {
         if !self.keeps_history() {
             return Ok(false);
         }
-        let cuts = self.history_cut()?;
-        Ok(cuts.passes(&lock(&self.history.clock).pruned))
+        let horizons = self.retention_horizons()?;
+        Ok(horizons.passes(&lock(&self.history.clock).pruned))
     }
 
     /// History was pruned up to there. Not what was wished: who began to hold something in between
@@ -327,9 +328,9 @@ impl Engine {
         if !self.keeps_history() {
             return Ok(self.free_space().space.quarantined_blocks() > 0);
         }
-        let cuts = self.history_cut()?;
+        let horizons = self.retention_horizons()?;
         let has_moved = !self.free_space().moved_away.is_empty();
-        Ok(has_moved || self.catalog.has_retired_by(&cuts)?)
+        Ok(has_moved || self.catalog.has_retired_by(&horizons)?)
     }
 
     /// Blocks that a commit or two set free: what was moved away from, and without history all that
@@ -360,9 +361,9 @@ impl Engine {
     }
 
     /// Lets history go up to a commit, on somebody's word.
-    pub(crate) fn give_up_until(&self, cut: CommitSeq) {
+    pub(crate) fn give_up_until(&self, seq: CommitSeq) {
         let mut clock = lock(&self.history.clock);
-        clock.expired_early = clock.expired_early.max(cut);
+        clock.expired_early = clock.expired_early.max(seq);
         (clock.looked, clock.pinned_until) = (None, None);
     }
 
