@@ -15,6 +15,10 @@
 //!   and a process that gives the writer lock to one who waits leaves the next ones the time to try
 //!   before it does.
 //!
+//! * `WRITER-4` Who has closed it has no users beside: nobody joins them before it is open again,
+//!   not even who is just acquiring. And who waits to close it waits at a place of its own: whoever
+//!   is let in at the entrance may have to wait for that one, who is at the head of the queue.
+//!
 //! ```text
 //!  without ──begin──▶ acquiring ──flock──▶ held ──(committed, no users)──▶ without
 //!                                           │ ▲
@@ -60,8 +64,10 @@ pub(crate) struct WriterLock {
     lock: OwnedFd,
     queue: OwnedFd,
     state: Mutex<State>,
-    /// Who wants to begin, or to close it.
+    /// Who wants to begin.
     entrance: Condvar,
+    /// Who wants it open again: to close it, or to join the users of what it has taken (`WRITER-4`).
+    reopened: Condvar,
     /// Who has closed it, and waits for users to leave.
     exit: Condvar,
     /// How often somebody who waited was woken.
@@ -113,6 +119,7 @@ impl WriterLock {
             queue: open(QUEUE)?,
             state: Mutex::default(),
             entrance: Condvar::new(),
+            reopened: Condvar::new(),
             exit: Condvar::new(),
             #[cfg(test)]
             wakes: Default::default(),
@@ -278,7 +285,7 @@ impl WriterLock {
             state.users -= 1;
             self.let_out(&state);
             while state.is_closed {
-                state = self.wait(&self.entrance, state);
+                state = self.wait(&self.reopened, state);
             }
         }
     }
@@ -288,8 +295,7 @@ impl WriterLock {
         let mut state = self.state();
         state.users = 0;
         state.used_at = Some(Instant::now());
-        state.is_closed = false;
-        self.let_in(&state);
+        self.reopen(state);
     }
 
     /// Leaves the users of the writer lock.
@@ -329,7 +335,7 @@ impl WriterLock {
     pub fn close(&self) {
         let mut state = self.state();
         while state.is_closed {
-            state = self.wait(&self.entrance, state);
+            state = self.wait(&self.reopened, state);
         }
         state.is_closed = true;
         while state.users > 0 {
@@ -339,8 +345,12 @@ impl WriterLock {
 
     /// Lets users in again.
     pub fn open_again(&self) {
-        let mut state = self.state();
+        self.reopen(self.state());
+    }
+
+    fn reopen(&self, mut state: MutexGuard<'_, State>) {
         state.is_closed = false;
+        self.reopened.notify_all();
         self.let_in(&state);
     }
 
@@ -494,6 +504,10 @@ impl Acquiring<'_> {
         }
         refresh()?;
         let mut state = self.writer_lock.state();
+        // WRITER-4
+        while state.is_closed {
+            state = self.writer_lock.wait(&self.writer_lock.reopened, state);
+        }
         if state.is_abandoned {
             drop(state);
             return Err(abandoned());

@@ -117,6 +117,73 @@ fn nobody_is_woken_in_vain() {
     assert!(wakes <= 3 * THREADS as u64, "{wakes} wakes of {THREADS}");
 }
 
+/// `WRITER-4`. The engine of a transaction is at the head of the queue and has that of the mount
+/// hand over, which another one is just doing; a third one is let in meanwhile, and queues.
+#[test]
+fn who_hands_over_for_the_head_of_the_queue_does_not_wait_for_who_queues_behind() {
+    let dir = tempfile::tempdir().unwrap();
+    let open = || WriterLock::open(dir.path()).unwrap();
+    let mine = Arc::new(open().waiting(Duration::from_secs(10)));
+    let (calls, nudged) = (AtomicU32::new(0), Arc::clone(&mine));
+    let nudge = move || {
+        // When the head was not yet in the queue there was nothing to hand over.
+        if calls.fetch_add(1, Ordering::SeqCst) > 0 {
+            nudged.close();
+            nudged.release(|| true);
+            nudged.open_again();
+        }
+        Ok(())
+    };
+    let database = DatabaseDir::open(dir.path()).unwrap();
+    let beside = mine.open_beside(&database, Box::new(nudge)).unwrap();
+    mine.begin(|| Ok(())).unwrap();
+    mine.end();
+    mine.close();
+    let asleep = || std::thread::sleep(Duration::from_millis(50));
+    std::thread::scope(|scope| {
+        let behind = scope.spawn(|| mine.begin(|| Ok(())));
+        asleep();
+        let head = scope.spawn(|| {
+            beside.begin(|| Ok(())).unwrap();
+            beside.end();
+            assert!(beside.release(|| true));
+        });
+        while !mine.is_wanted() {
+            std::thread::yield_now();
+        }
+        asleep();
+        assert!(mine.release(|| true));
+        mine.open_again();
+        behind.join().unwrap().unwrap();
+        head.join().unwrap();
+    });
+}
+
+/// `WRITER-4`
+#[test]
+fn who_is_acquiring_joins_nobody_who_has_closed_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let writer_lock = WriterLock::open(dir.path()).unwrap();
+    let (in_refresh, go_on) = (std::sync::Barrier::new(2), std::sync::Barrier::new(2));
+    std::thread::scope(|scope| {
+        let acquires = scope.spawn(|| {
+            writer_lock.begin(|| {
+                in_refresh.wait();
+                go_on.wait();
+                Ok(())
+            })
+        });
+        in_refresh.wait();
+        writer_lock.close();
+        go_on.wait();
+        std::thread::sleep(Duration::from_millis(50));
+        assert_eq!(writer_lock.state().users, 0);
+        writer_lock.open_again();
+        acquires.join().unwrap().unwrap();
+        assert_eq!(writer_lock.state().users, 1);
+    });
+}
+
 #[test]
 fn nobody_begins_after_the_end() {
     let dir = tempfile::tempdir().unwrap();
