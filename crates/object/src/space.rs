@@ -100,11 +100,12 @@ pub(crate) struct Shares {
 #[derive(Default)]
 struct Young {
     by_holder: HashMap<(StoreId, Ino), Places>,
-    /// All these places, and some that were among them: by start, where they end. None touch.
+    /// All of these places that are shared, and some that were: by start, where they end. None
+    /// touch.
     covered: BTreeMap<(SegmentIndex, u64), u64>,
 }
 
-/// What one holder has taken over: by start, where it ends, and in which group. None overlap, since
+/// What one holder has come to hold: by start, where it ends, and in which group. None overlap, since
 /// a file may have very many, each of which is looked for.
 type Places = BTreeMap<(SegmentIndex, u64), (u64, u64)>;
 

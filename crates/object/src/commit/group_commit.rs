@@ -497,7 +497,7 @@ impl Engine {
             file_ids: group.file_ids,
             ..ChangeSet::default()
         };
-        self.flush_contents(&mut nodes, &mut set, is_awaited, is_alone)?;
+        self.flush_contents(generation, &mut nodes, &mut set, is_awaited, is_alone)?;
         for frozen in &mut nodes {
             self.collect(frozen, &mut set)?;
         }

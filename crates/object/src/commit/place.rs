@@ -37,6 +37,7 @@ impl Engine {
     /// Writes, flushes and maps the dirty blocks of a group.
     pub(crate) fn flush_contents(
         &self,
+        generation: u64,
         nodes: &mut [FrozenNode],
         set: &mut ChangeSet,
         is_awaited: bool,
@@ -66,7 +67,7 @@ impl Engine {
         }
         drop(gathers);
         self.earn_credit(blocks);
-        self.map_placed(nodes, placed, is_logged, set)
+        self.map_placed(generation, nodes, placed, is_logged, set)
     }
 
     /// Allocates: large objects first, each alone; then all small ones together.
@@ -242,6 +243,7 @@ impl Engine {
     /// they are logged, their bytes as well.
     fn map_placed(
         &self,
+        generation: u64,
         nodes: &mut [FrozenNode],
         mut placed: Vec<Placed>,
         is_logged: bool,
@@ -307,8 +309,9 @@ impl Engine {
                 let row = state.content.redo_rows.log(&flush.gather, &logged);
                 set.redo_rows.push((store, ino, row));
             }
-            set.allocated
-                .extend(allocated.into_iter().map(|extent| (extent, store, ino)));
+            let held = allocated.into_iter().map(|extent| (extent, store, ino));
+            self.note_held(generation, held.clone());
+            set.allocated.extend(held);
             let changes = state.content.map.take_changes();
             if let Some(cut) = changes.cut {
                 set.map_cuts.push((store, ino, cut));

@@ -26,11 +26,13 @@ use crate::space::FreeSpace;
 use crate::view::extent_map::Mapped;
 use crate::view::node::{Node, NodeState};
 use crate::{ErrorKind, Result};
+use larder_catalog::Held;
 use larder_segment::MappedBuf;
 use larder_space::format::Extent;
 use larder_space::format::limits::{AG_BLOCKS, BLOCK_BYTES};
 use larder_space::{Placement, Purpose, Reservation, Space, Target};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Bytes that are copied with one request.
 const COPY_BYTES: u64 = 8 << 20;
@@ -292,7 +294,9 @@ impl Engine {
             group.moved_away.push(extent);
         }
         let held = taken.keep(&mut free).into_iter();
-        let allocated = held.map(|extent| (extent, node.store, node.ino));
+        let allocated: Vec<Held> = held.map(|extent| (extent, node.store, node.ino)).collect();
+        let generation = self.open_generation.load(Ordering::SeqCst);
+        self.note_held(generation, allocated.iter().copied());
         group.allocated.extend(allocated);
         Ok(true)
     }

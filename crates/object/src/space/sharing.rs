@@ -14,8 +14,8 @@
 //! What is shared out of the past: see `past`.
 //!
 //! # Words
-//! *Holder*, *owner* and *sharer* are those of the catalog (`holders`). *Young*: shared by a group
-//! that is not committed.
+//! *Holder*, *owner* and *sharer* are those of the catalog (`holders`). *Young*: held by a group
+//! that is not committed, because it is shared, or was placed or moved there.
 //!
 //! # Invariants
 //! `SHARE-1` to `SHARE-3` and `SHARE-9`, and `SHARE-7` and `SHARE-8` of the pages of maps, stand in
@@ -55,8 +55,8 @@ mod past;
 const STEP_BLOCKS: u64 = (1 << 30) / BLOCK_BYTES;
 
 impl Young {
-    /// No group is older than those before. O(log young).
-    fn add(&mut self, generation: u64, (extent, store, ino): Held) {
+    /// An object holds it, for whatever reason. No group is older than those before. O(log young).
+    fn hold(&mut self, generation: u64, (extent, store, ino): Held) {
         let of = self.by_holder.entry((store, ino)).or_default();
         // Where it had let go of a part, that is as young as this now.
         while let Some((&(segment, at), &(until, group))) =
@@ -74,6 +74,12 @@ impl Young {
         }
         let place = (extent.segment, extent.start_block);
         of.insert(place, (extent.end_block(), generation));
+    }
+
+    /// The same because it shares it.
+    fn share(&mut self, generation: u64, held: Held) {
+        let extent = held.0;
+        self.hold(generation, held);
         let (mut start, mut end) = (extent.start_block, extent.end_block());
         while let Some((&(segment, at), &until)) =
             self.covered.range(..=(extent.segment, end)).next_back()
@@ -86,7 +92,7 @@ impl Young {
         self.covered.insert((extent.segment, start), end);
     }
 
-    /// What was added last of a holder was taken back.
+    /// What was shared last by a holder was taken back.
     fn forget(&mut self, (extent, store, ino): &Held) {
         let Some(of) = self.by_holder.get_mut(&(*store, *ino)) else {
             return;
@@ -108,7 +114,7 @@ impl Young {
         })
     }
 
-    /// Whether this object has. O(log young).
+    /// Whether this object has just come to hold one. O(log young).
     fn is_held(&self, extent: &Extent, holder: (StoreId, Ino)) -> bool {
         let before_end = ..(extent.segment, extent.end_block());
         let of = self.by_holder.get(&holder);
@@ -118,7 +124,7 @@ impl Young {
         })
     }
 
-    /// What was shared up to this group is young no more.
+    /// What came up to this group is young no more.
     fn grow_up(&mut self, generation: u64) {
         self.by_holder.retain(|_, of| {
             of.retain(|_, (_, at)| *at > generation);
@@ -362,7 +368,7 @@ impl Engine {
                 retired_before,
                 as_of,
             });
-            young.add(generation, held);
+            young.share(generation, held);
         }
     }
 
@@ -472,6 +478,19 @@ impl Engine {
         }
     }
 
+    /// An object has these extents for itself, and the catalog will know it by this group: whoever
+    /// shares them may share them back before (`SHARE-1`). Called under the node's lock, while the
+    /// map comes to name them.
+    pub(crate) fn note_held(&self, generation: u64, held: impl IntoIterator<Item = Held>) {
+        if !self.may_share() {
+            return;
+        }
+        let mut young = lock(&self.shares.young);
+        for held in held {
+            young.hold(generation, held);
+        }
+    }
+
     /// Whether an object holds a block of `extent`, as far as other objects may hold it too.
     fn holds(&self, node: &Node, extent: &Extent) -> Result<bool> {
         let holder = (node.store, node.ino);
@@ -557,7 +576,7 @@ impl Engine {
         }
     }
 
-    /// The catalog knows what was shared up to this group.
+    /// The catalog knows who came to hold what up to this group.
     pub(crate) fn publish_shares(&self, generation: u64) {
         lock(&self.shares.young).grow_up(generation);
     }
@@ -589,7 +608,7 @@ mod tests {
         for at in 0..150_000 {
             let extent = Extent::new(SegmentIndex(0), 2 * at, 1);
             assert!(!young.is_held(&extent, holder), "SHARE-1");
-            young.add(1, (extent, holder.0, holder.1));
+            young.share(1, (extent, holder.0, holder.1));
         }
         assert!(began.elapsed().as_secs() < 20);
     }
@@ -612,7 +631,7 @@ mod tests {
                 (extent, StoreId(below(2) as u32), Ino(1 + below(5)))
             };
             let (held, asked) = (some(), some());
-            young.add(step, held);
+            young.share(step, held);
             model.push((step, held));
             if step % 40 == 39 {
                 let old = step - step % 120;
