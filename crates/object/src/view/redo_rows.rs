@@ -186,10 +186,15 @@ impl RedoRows {
     }
 
     /// Up to which commit redo rows can be applied at once: at most `horizon`, and not many more
-    /// than [`APPLY_BLOCKS`] of them.
+    /// than [`APPLY_BLOCKS`] of them. While a commit has new ones, before those: what is published
+    /// of it first is its number, which may be the horizon.
     pub fn find_cut(&self, horizon: CommitSeq) -> Option<CommitSeq> {
-        let due = self.blocks.values().filter_map(|redo_row| redo_row.seq);
-        let mut due: Vec<CommitSeq> = due.filter(|&seq| seq <= horizon).collect();
+        let known = || self.blocks.values().filter_map(|redo_row| redo_row.seq);
+        let horizon = match self.new.is_empty() {
+            true => horizon,
+            false => known().max()?.min(horizon),
+        };
+        let mut due: Vec<CommitSeq> = known().filter(|&seq| seq <= horizon).collect();
         if due.len() <= APPLY_BLOCKS {
             return Some(horizon);
         }
@@ -203,5 +208,28 @@ pub(crate) fn ending(blocks: Vec<u64>) -> RedoRow {
         seq: CommitSeq(0),
         blocks,
         bytes: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `REDO-4`: what is deleted up to a commit was all written in place.
+    #[test]
+    fn what_a_running_commit_logs_is_behind_every_cut() {
+        let mut gather = Gather::default();
+        gather.write(0, &[7; 4 * BLOCK_BYTES as usize], |_, _| {});
+        let mut rows = RedoRows::default();
+        rows.log(&gather, &[(0, 1)]);
+        assert_eq!(rows.find_cut(CommitSeq(7)), None);
+        rows.publish(CommitSeq(5));
+        assert_eq!(rows.find_cut(CommitSeq(7)), Some(CommitSeq(7)));
+        // Commit 7 is known already, and its rows are not.
+        rows.log(&gather, &[(2, 2)]);
+        assert_eq!(rows.find_cut(CommitSeq(7)), Some(CommitSeq(5)));
+        assert_eq!(rows.find_cut(CommitSeq(4)), Some(CommitSeq(4)));
+        rows.publish(CommitSeq(7));
+        assert_eq!(rows.find_cut(CommitSeq(7)), Some(CommitSeq(7)));
     }
 }
