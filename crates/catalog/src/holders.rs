@@ -90,26 +90,28 @@ impl Catalog {
         Ok(rows.into_iter().map(|row| row.store).collect())
     }
 
-    /// Whether an object holds a block of `extent`. O(rows under it).
+    /// Whether an object holds a block of `extent`. One statement, for one moment: between two a
+    /// sharer may become the owner. O(rows under it).
     pub fn holds(&self, extent: &Extent, store: StoreId, ino: Ino) -> Result<bool> {
         self.read(|reader| {
-            for row in rows_under(reader, extent)? {
-                let shares = |row: &ExtentRow| {
-                    let place = (row.extent.segment.0, signed(row.extent.start_block));
-                    reader
-                        .prepare_cached(
-                            "SELECT 1 FROM larder_shared WHERE segment = ?1 AND start_block = ?2 \
-                             AND store = ?3 AND ino = ?4",
-                        )
-                        .and_then(|mut find| {
-                            find.exists(params![place.0, place.1, store.0, signed(ino.0)])
-                        })
-                        .at(SHARED)
-                };
-                if row.retired_seq.is_some() {
-                    continue; // Nobody does any more.
+            let mut before_end = reader
+                .prepare_cached(
+                    "SELECT e.start_block + e.block_count, e.retired_seq IS NULL AND \
+                     ((e.store, e.ino) = (?3, ?4) OR e.shared_count > 0 AND EXISTS (SELECT 1 FROM \
+                     larder_shared AS s WHERE s.segment = e.segment AND \
+                     s.start_block = e.start_block AND s.store = ?3 AND s.ino = ?4)) \
+                     FROM larder_extent AS e WHERE e.segment = ?1 AND e.start_block < ?2 \
+                     ORDER BY e.start_block DESC",
+                )
+                .at(TABLE)?;
+            let end = signed(extent.end_block());
+            let asked = params![extent.segment.0, end, store.0, signed(ino.0)];
+            let mut rows = before_end.query(asked).at(TABLE)?;
+            while let Some(row) = rows.next().at(TABLE)? {
+                if unsigned(row, 0).at(TABLE)? <= extent.start_block {
+                    break;
                 }
-                if (row.store, row.ino) == (store, ino) || (row.shared_count > 0 && shares(&row)?) {
+                if row.get(1).at(TABLE)? {
                     return Ok(true);
                 }
             }

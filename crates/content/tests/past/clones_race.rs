@@ -140,6 +140,42 @@ fn clones_beside_writers() {
     }
 }
 
+/// `SHARE-1`. Nothing but what is known of the target can tell the two threads apart.
+#[test]
+fn two_threads_do_not_share_one_block_twice_with_one_file() {
+    const LEN: u64 = 64 << 10;
+    let directory = tempfile::tempdir().unwrap();
+    let database = moments::create(directory.path(), 64);
+    let root = larder::NodeId::ROOT;
+    let open = |node| database.open_file(node, true).unwrap();
+    let bytes = pattern(LEN as usize, 3);
+    let first = put(&database, root, "first", &bytes);
+    database.sync().unwrap();
+    let second = make(&database, root, "second");
+    copy_range((&*open(first), 0), (&*open(second), 0), LEN).unwrap();
+    database.sync().unwrap();
+    for round in 0..300 {
+        let target = make(&database, root, &format!("target{round}"));
+        let start = std::sync::Barrier::new(2);
+        std::thread::scope(|scope| {
+            for (from, at) in [(first, 0), (second, LEN)] {
+                let (open, start) = (&open, &start);
+                scope.spawn(move || {
+                    let (from, to) = (open(from), open(target));
+                    start.wait();
+                    assert_eq!(copy_range((&*from, 0), (&*to, at), LEN).unwrap(), LEN);
+                });
+            }
+        });
+        if round % 20 == 0 {
+            database.sync().unwrap();
+        }
+        let found = database.get(format!("/target{round}").as_bytes()).unwrap();
+        assert!(found == [&bytes[..], &bytes[..]].concat(), "{round}");
+    }
+    assert_clean(&database);
+}
+
 #[test]
 fn what_is_written_elsewhere_in_the_source_is_not_committed_for_a_copy() {
     const MIB: u64 = 1 << 20;

@@ -228,6 +228,9 @@ impl Engine {
     pub(crate) fn hand_over(&self) -> Result<()> {
         self.writer_lock.close();
         let _open_again = OpenAgain(&self.writer_lock);
+        if !self.writer_lock.is_held() {
+            return Ok(()); // Somebody else did; what is being taken again is not for us.
+        }
         let outcome = self.commit_now();
         self.unlock_writer();
         outcome
@@ -319,14 +322,17 @@ impl Engine {
         };
         let (generation, group, nodes) = {
             let _barrier = self.close_barrier();
+            if !self.writer_lock.is_held() {
+                // Who is just taking it has found segments that somebody else made longer.
+                guard.is_done = true;
+                self.check_running()?;
+                debug_assert!(lock(&self.group).dirty.is_empty(), "WRITER-1");
+                return Ok(());
+            }
             if lock(&self.group).is_empty() && horizon.is_none() {
                 guard.is_done = true;
                 return Ok(());
             }
-            debug_assert!(
-                self.writer_lock.is_held() || self.check_running().is_err(),
-                "WRITER-1"
-            );
             self.freeze()
         };
         let is_frozen = |frozen: &&FrozenNode| frozen.flush.is_some();

@@ -1,9 +1,9 @@
 //! Inodes without a name that nobody has open any more: the commit deletes them.
 
-use crate::Result;
 use crate::commit::KeptOrphans;
 use crate::engine::{Engine, lock};
 use crate::view::extent_map::{ExtentMap, MapSource};
+use crate::{ErrorKind, Result};
 use larder_catalog::{ChangeSet, InodeChange};
 use larder_space::format::{CommitSeq, Ino, SessionId, StoreId};
 use std::collections::HashSet;
@@ -44,9 +44,9 @@ impl Engine {
             if removed.contains(&(store, ino)) {
                 return Ok(ControlFlow::Continue(()));
             }
-            let cached = self.cache.find(store, ino);
-            let extents = match &cached {
-                Some(node) => {
+            // Cached, whoever looks: nobody may find it anew and move what goes here.
+            let extents = match self.node(store, ino) {
+                Ok(node) => {
                     let mut state = node.lock();
                     if state.is_deleted
                         || state.in_group
@@ -57,9 +57,10 @@ impl Engine {
                     }
                     state.is_deleted = true;
                     self.drop_kept(&mut state.content);
-                    state.content.map.extents(self.map_source(node))?
+                    state.content.map.extents(self.map_source(&node))?
                 }
-                None => {
+                Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+                Err(_) => {
                     let source = MapSource {
                         catalog: &self.catalog,
                         store,

@@ -177,10 +177,17 @@ impl Engine {
     fn close_over_shares(&self, out: &mut TakenOut, entries: &[Entry], set: &ChangeSet) {
         loop {
             let before = out.why.len();
-            let new: Vec<Extent> = (set.allocated.iter())
-                .filter(|(_, store, ino)| out.holds((*store, *ino)))
+            let is_out = |(_, store, ino): &&Held| out.holds((*store, *ino));
+            let mut new: Vec<Extent> = (set.allocated.iter().filter(is_out))
                 .map(|(extent, ..)| *extent)
                 .collect();
+            // What it has passed on, and whoever it has it from has let go of.
+            let let_go = |extent: &Extent| {
+                let mut others = set.retired.iter().filter(|held| !is_out(held));
+                others.any(|(one, ..)| one.overlaps(extent))
+            };
+            let shared = set.shared.iter().map(|share| &share.held).filter(is_out);
+            new.extend(shared.map(|(extent, ..)| *extent).filter(let_go));
             for share in &set.shared {
                 let (extent, store, ino) = share.held;
                 if new.iter().any(|one| one.overlaps(&extent)) {
@@ -281,16 +288,21 @@ impl Engine {
             .retain(|(_, to)| !places.iter().any(|place| place.overlaps(to)));
         let gone: Vec<Extent> = gone.into_iter().map(|(extent, ..)| extent).collect();
         moved_away.retain(|place| !gone.iter().any(|one| one.overlaps(place)));
+        self.turn_back(&gone, &places);
+        set.retired.extend(new);
+    }
+
+    /// What is not let go of after all, and what was written in vain.
+    fn turn_back(&self, gone: &[Extent], places: &[Extent]) {
         let mut free = self.free_space();
-        for extent in subtract(&gone, &places) {
+        for extent in subtract(gone, places) {
             if !self.may_share() {
                 free.space.revive(extent);
             }
         }
-        for extent in subtract(&places, &gone) {
+        for extent in subtract(places, gone) {
             self.quarantine_unshared(&mut free, extent);
         }
-        set.retired.extend(new);
     }
 
     /// Says that something of an inode is taken out, and keeps its content.
@@ -489,12 +501,15 @@ impl Engine {
         group.retired_bytes = group.retired_bytes.saturating_sub(blocks * BLOCK_BYTES);
         let gone: Vec<Extent> = gone.into_iter().map(|(extent, ..)| extent).collect();
         (group.moved_away).retain(|place| !gone.iter().any(|one| one.overlaps(place)));
-        if !self.may_share() {
-            let mut free = self.free_space();
-            for extent in gone {
-                free.space.revive(extent);
-            }
-        }
+        // What was moved lies where it was; its copy goes with this group.
+        let new: Vec<Held> = (group.allocated.iter())
+            .filter(|(_, store, ino)| !stays(store, ino))
+            .copied()
+            .collect();
+        let places: Vec<Extent> = new.iter().map(|(extent, ..)| *extent).collect();
+        group.moves.forget(&places);
+        self.turn_back(&gone, &places);
+        group.retired.extend(new);
     }
 
     /// Makes a node in memory what the catalog says of it.

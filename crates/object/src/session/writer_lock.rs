@@ -34,6 +34,7 @@ use larder_segment::directory::Access;
 use larder_segment::directory::DatabaseDir;
 use rustix::fd::OwnedFd;
 use rustix::fs::FlockOperation;
+use std::cell::Cell;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -48,6 +49,8 @@ const HEAD_PAUSE_MAX: Duration = Duration::from_micros(200);
 /// ... and to this when it is not.
 const SHORT_HOLD: Duration = Duration::from_millis(50);
 const LONG_PAUSE_MAX: Duration = Duration::from_millis(2);
+/// How often the one at the head has another engine of this process hand over.
+const NUDGE_REST: Duration = Duration::from_millis(5);
 
 /// Who waits looks first after so long whether the one who is waited for was killed, and then so
 /// often.
@@ -402,10 +405,18 @@ impl WriterLock {
         }
         // Who is first in the queue waits for the lock. A stranger who holds the queue does not.
         let queued = (&self.queue, &[LOCK, QUEUE][..]);
-        self.lock_until(queued, &mut wait, |_| QUEUE_PAUSE)?;
-        let at_head = |waited: Duration| match waited < SHORT_HOLD {
-            true => (waited / 2).clamp(HEAD_PAUSE_MIN, HEAD_PAUSE_MAX),
-            false => (waited / 50).min(LONG_PAUSE_MAX),
+        self.lock_until(queued, &mut wait, |_| Ok(QUEUE_PAUSE))?;
+        let nudged = Cell::new(Instant::now());
+        let at_head = |waited: Duration| {
+            // Who was nudged may have been just about to take it.
+            if nudged.get().elapsed() >= NUDGE_REST {
+                self.nudge()?;
+                nudged.set(Instant::now());
+            }
+            Ok(match waited < SHORT_HOLD {
+                true => (waited / 2).clamp(HEAD_PAUSE_MIN, HEAD_PAUSE_MAX),
+                false => (waited / 50).min(LONG_PAUSE_MAX),
+            })
         };
         let outcome = self
             .nudge()
@@ -431,7 +442,7 @@ impl WriterLock {
         &self,
         (file, names): (&OwnedFd, &[&str]),
         wait: &mut Wait,
-        pause_after: impl Fn(Duration) -> Duration,
+        pause_after: impl Fn(Duration) -> Result<Duration>,
     ) -> Result<()> {
         let started = Instant::now();
         loop {
@@ -449,7 +460,7 @@ impl WriterLock {
                 }
             }
             wait.wait(&self.database, names)?;
-            std::thread::sleep(pause_after(started.elapsed()));
+            std::thread::sleep(pause_after(started.elapsed())?);
         }
     }
 }

@@ -48,6 +48,11 @@ impl Moves {
         }
     }
 
+    /// What was moved to these places lies where it was.
+    pub fn forget(&mut self, places: &[Extent]) {
+        (self.by_place).retain(|_, (at, _)| !places.iter().any(|place| place.overlaps(at)));
+    }
+
     /// All of them: (committed place, present place).
     pub fn into_pairs(self) -> Vec<(Extent, Extent)> {
         let moves = self.by_place.into_values();

@@ -255,11 +255,17 @@ impl Engine {
         }
         step("take the writer lock")?;
         let _edit = self.edit_sharing()?;
-        step("settle the source")?;
-        if !self.settle_source(from, from_offset, len_bytes)? {
-            return Ok(0);
-        }
-        let _barrier = self.enter_barrier();
+        let _barrier = loop {
+            step("settle the source")?;
+            if !self.settle_source(from, from_offset, len_bytes)? {
+                return Ok(0);
+            }
+            let barrier = self.enter_barrier();
+            // A rule may still refuse what is being committed, and it would be gone from there.
+            if !self.lock_node(from)?.is_committing {
+                break barrier;
+            }
+        };
         // What is behind its last block there stays; if that changes meanwhile, nothing is taken
         // over.
         step("lock the target's row")?;
@@ -350,16 +356,20 @@ impl Engine {
             return Ok(None);
         }
         // Still under the lock of the source: it cannot let go before.
-        self.hold(to, &offer, None);
-        Ok(Some(offer))
+        Ok(self.hold(to, &offer, None).then_some(offer))
     }
 
     /// `to` holds what is offered from here on, in the open group; with `as_of` it is content of
-    /// that state.
-    fn hold(&self, to: &Node, offer: &Offer, as_of: Option<CommitSeq>) {
+    /// that state. `false`, and nothing has changed, if it has just come to hold some of it by
+    /// another thread (`SHARE-1`).
+    fn hold(&self, to: &Node, offer: &Offer, as_of: Option<CommitSeq>) -> bool {
         let mut group = lock(&self.group);
         let generation = self.open_generation.load(Ordering::SeqCst);
         let mut young = lock(&self.shares.young);
+        let is_held = |run: &Run| young.is_held(&run.extent, (to.store, to.ino));
+        if offer.runs.iter().any(is_held) {
+            return false;
+        }
         let retired_before = group.retired.len();
         for run in &offer.runs {
             let held = (run.extent, to.store, to.ino);
@@ -370,6 +380,7 @@ impl Engine {
             });
             young.share(generation, held);
         }
+        true
     }
 
     /// Makes what is offered, and held, the content of `to`; 0, and nothing has changed, where that

@@ -111,7 +111,9 @@ impl Engine {
         let Some(offer) = offer else {
             return Ok(0);
         };
-        self.hold(to, &offer, Some(as_of));
+        if !self.hold(to, &offer, Some(as_of)) {
+            return Ok(0);
+        }
         self.take_over((from, from_offset), (to, to_offset), &offer)
     }
 
