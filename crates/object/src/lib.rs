@@ -18,10 +18,10 @@
 //! ```
 //!
 //! # Concurrency
-//! Lock order: writer lock, `applying`, `commit_lock`, freeze barrier, namespace, `cache`, node (one
-//! at a time), `group`, `free_space`, `young`. Operations are users of the writer lock and inside
-//! the freeze barrier; the freeze of a group closes the freeze barrier for an instant. Nobody takes
-//! `commit_lock` while inside the freeze barrier.
+//! Lock order: writer lock, `applying`, `commit_lock`, freeze barrier, namespace, `cache`, node
+//! (one at a time), `group`, `free_space`, `young`. Operations are users of the writer lock and
+//! inside the freeze barrier; the freeze of a group closes the freeze barrier for an instant.
+//! Nobody takes `commit_lock` while inside the freeze barrier.
 //!
 //! # Recovery
 //! Opening is recovery: see `Engine::open` and docs/durability.md.

@@ -105,8 +105,8 @@ struct Young {
     covered: BTreeMap<(SegmentIndex, u64), u64>,
 }
 
-/// What one holder has come to hold: by start, where it ends, and in which group. None overlap, since
-/// a file may have very many, each of which is looked for.
+/// What one holder has come to hold: by start, where it ends, and in which group. None overlap,
+/// since a file may have very many, each of which is looked for.
 type Places = BTreeMap<(SegmentIndex, u64), (u64, u64)>;
 
 /// How `defrag` works.

@@ -69,7 +69,8 @@ pub(crate) struct WriterLock {
     state: Mutex<State>,
     /// Who wants to begin.
     entrance: Condvar,
-    /// Who wants it open again: to close it, or to join the users of what it has taken (`WRITER-4`).
+    /// Who wants it open again: to close it, or to join the users of what it has taken
+    /// (`WRITER-4`).
     reopened: Condvar,
     /// Who has closed it, and waits for users to leave.
     exit: Condvar,
