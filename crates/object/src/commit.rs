@@ -10,6 +10,7 @@
 //! in `refused`, `CONSTRAINT-6` in `refused_held`.
 
 pub(crate) mod checkpoint;
+mod dependents;
 mod group;
 pub(crate) mod group_commit;
 mod leader;

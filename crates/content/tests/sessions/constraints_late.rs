@@ -2,10 +2,11 @@
 //! one operation, and only that one.
 
 use crate::common::others::plain;
-use crate::common::{content, create, folder, make, name, put, scratch};
-use crate::constraints::open_quiet;
+use crate::common::{content, create, create_without_history, folder, make, name, put, scratch};
+use crate::constraints::{FROZEN, open_quiet};
 use larder::{
-    Database, ErrorKind, NodeId, RenameMode, SetAttr, XattrMode, list_refused, open_refused,
+    Database, DefragOptions, ErrorKind, NodeId, RenameMode, SetAttr, XattrMode, copy_range,
+    list_refused, open_refused,
 };
 use std::io::Read;
 use std::path::Path;
@@ -400,4 +401,46 @@ fn a_close_reports_a_rule_that_came_after_the_open() {
     file.check_refused().unwrap();
     drop(file);
     db.close().unwrap();
+}
+
+/// `CONSTRAINT-3`, `REDO-4`. What was written in place keeps its redo row where the commit that was
+/// to tell of it is refused: else the map would name checksums of before.
+#[test]
+fn what_is_written_in_place_survives_the_refusal_of_its_commit() {
+    let dir = scratch();
+    // Without what makes commits of its own before: history, and a first clone.
+    create_without_history(dir.path(), None).close().unwrap();
+    plain(dir.path(), FROZEN);
+    let db = open_quiet(dir.path());
+    let mut expected = vec![1; 256 << 10];
+    let node = put(&db, ROOT, "file", &expected);
+    db.clone_path(None, b"/file", b"/clone").unwrap();
+    db.unlink(ROOT, &name("clone")).unwrap();
+    db.sync().unwrap();
+    let file = db.open_file(node, true).unwrap();
+    file.write_at(0, &[2; 4096]).unwrap();
+    db.sync().unwrap();
+    expected[..4096].fill(2);
+    assert_eq!(db.gauges().unwrap().redo_bytes, 4096);
+    file.write_at(128 << 10, &[3; 4096]).unwrap();
+    plain(
+        dir.path(),
+        &format!("INSERT INTO frozen VALUES ({})", node.ino.0),
+    );
+    // The copy needs the first blocks in place; the commit that tells of them has the others, too.
+    let copy = make(&db, ROOT, "copy");
+    let to = db.open_file(copy, true).unwrap();
+    assert_eq!(
+        copy_range((&*file, 0), (&*to, 0), 64 << 10).unwrap(),
+        64 << 10
+    );
+    assert_eq!(db.gauges().unwrap().refused_count, 1);
+    plain(dir.path(), "DELETE FROM frozen");
+    for round in 0..2 {
+        assert!(content(&db, node) == expected, "{round}");
+        assert!(content(&db, copy) == expected[..64 << 10], "{round}");
+        assert_sound(&db);
+        db.defrag(&[], &DefragOptions::default(), &mut |_| {})
+            .unwrap();
+    }
 }

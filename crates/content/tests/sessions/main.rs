@@ -12,6 +12,7 @@ mod feed;
 mod foreign;
 mod group_fsync;
 mod races;
+mod refusals_race;
 mod review_transactions;
 mod rows;
 mod sessions;

@@ -334,7 +334,7 @@ impl Engine {
         for (node, applied) in objects {
             let _barrier = self.enter_barrier();
             let mut state = self.lock_node(&node)?;
-            if !state.is_deleted {
+            if !state.is_deleted && state.content.refused_count == applied.refused_count {
                 state.content.applied = Some(applied);
                 self.mark_dirty(&node, &mut state);
             }
@@ -381,7 +381,11 @@ impl Engine {
             });
         }
         let is_held_back = writes.is_empty() && !content.redo_rows.blocks.is_empty();
-        Ok((!is_held_back).then_some(Applied { upto, writes }))
+        Ok((!is_held_back).then_some(Applied {
+            upto,
+            writes,
+            refused_count: content.refused_count,
+        }))
     }
 
     /// Writes in order of address, neighbours in one request; then flushes.

@@ -11,12 +11,11 @@
 //!  commit ──accepted──▶ publish
 //!    │ a rule refuses
 //!    ▼
-//!  find refusals (catalog) ──none, or not of a rule──▶ the engine stops (COMMIT-4)
+//!  find refusals (catalog) ──none, time after time──▶ the engine stops (COMMIT-4)
 //!    ▼
 //!  close over dependents ─▶ keep their content ─▶ filter the set ─▶ commit ─┬─▶ forget in memory
 //!    ▲                                                                      │ ─▶ report ─▶ publish
 //!    └─────────────────── refused again: SQL was faster ────────────────────┘
-//!         (each round takes out one inode at least)
 //! ```
 //!
 //! # Invariants
@@ -32,6 +31,7 @@
 //!   before the commit (`refused_content`), or the log and the error say why it could not be kept;
 //!   the log names rule, table and path, and the file's next sync and close answer an error.
 
+use crate::commit::dependents::{Blocks, Entry, Id, TakenOut, subtract, take_held};
 use crate::commit::refused_content::RefusedFile;
 use crate::engine::{Engine, lock};
 use crate::view::ForeignChange;
@@ -39,43 +39,17 @@ use crate::view::node::{Node, NodeState, Unreported};
 use crate::write::frozen::FrozenNode;
 use crate::{Error, ErrorKind, Result};
 use larder_catalog::{
-    AttrMask, CatalogError, ChangeSet, CommitOutcome, Held, InodeChange, Refusal, Sharing,
+    AttrMask, CatalogError, ChangeSet, CommitOutcome, Held, InodeChange, Refusal,
 };
 use larder_space::format::limits::BLOCK_BYTES;
 use larder_space::format::{Extent, FileKind, Ino, Name, StoreId};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// An inode, of all stores.
-type Id = (StoreId, Ino);
-
-/// A change of a name: directory, name, where it led to, and where it leads.
-struct Entry {
-    dir: Id,
-    name: Name,
-    old: Option<Ino>,
-    new: Option<Ino>,
-}
-
-/// What was taken out of a commit.
-#[derive(Default)]
-pub(crate) struct TakenOut {
-    /// Why: table and rule.
-    why: HashMap<Id, String>,
-    /// Names that stay as they were.
-    entries: HashSet<(Id, Name)>,
-}
-
-impl TakenOut {
-    fn holds(&self, id: Id) -> bool {
-        self.why.contains_key(&id)
-    }
-
-    fn is_empty(&self) -> bool {
-        self.why.is_empty()
-    }
-}
+/// How often in one commit nothing is found that a rule refuses: SQL may change what it asks for
+/// between the commit and the look.
+const VAIN_LOOKS_MAX: u32 = 100;
 
 /// Whether `error` may be a rule's: only a look at the rows tells.
 fn may_be_refusal(error: &CatalogError) -> bool {
@@ -98,6 +72,7 @@ impl Engine {
         moved_away: &mut Vec<Extent>,
     ) -> Result<CommitOutcome> {
         let mut taken = TakenOut::default();
+        let mut vain_looks = 0;
         let outcome = loop {
             let error = match self.patiently(|| self.catalog.commit(set)) {
                 Ok(outcome) => break outcome,
@@ -110,11 +85,11 @@ impl Engine {
             let found = self.patiently(|| self.catalog.find_refusals(set))?;
             if found.is_empty() {
                 // By now the rules accept it, or it is no rule's doing.
-                return match self.patiently(|| self.catalog.commit(set)) {
-                    Ok(outcome) if taken.is_empty() => Ok(outcome),
-                    Ok(outcome) => self.forget_taken(generation, nodes, &taken, outcome),
-                    Err(again) => Err(again.into()),
-                };
+                vain_looks += 1;
+                if vain_looks > VAIN_LOOKS_MAX {
+                    return Err(error.into());
+                }
+                continue;
             }
             self.take_out(&found, nodes, set, moved_away, &mut taken)?;
         };
@@ -139,8 +114,13 @@ impl Engine {
             let why = format!("{}: {}", refusal.table, refusal.constraint);
             out.why.insert((refusal.store, refusal.ino), why);
         }
-        close(&mut out, &entries);
-        self.close_over_shares(&mut out, &entries, set);
+        let blocks = Blocks {
+            allocated: &set.allocated,
+            retired: &set.retired,
+            shared: &set.shared,
+            map_shares: &set.map_shares,
+        };
+        blocks.close(&mut out, &entries);
         for frozen in nodes {
             let id = (frozen.node.store, frozen.node.ino);
             let Some(why) = out.why.get(&id) else {
@@ -173,40 +153,6 @@ impl Engine {
         set.dirents.iter().map(entry).collect()
     }
 
-    /// What shares content that is taken out goes with it.
-    fn close_over_shares(&self, out: &mut TakenOut, entries: &[Entry], set: &ChangeSet) {
-        loop {
-            let before = out.why.len();
-            let is_out = |(_, store, ino): &&Held| out.holds((*store, *ino));
-            let mut new: Vec<Extent> = (set.allocated.iter().filter(is_out))
-                .map(|(extent, ..)| *extent)
-                .collect();
-            // What it has passed on, and whoever it has it from has let go of.
-            let let_go = |extent: &Extent| {
-                let mut others = set.retired.iter().filter(|held| !is_out(held));
-                others.any(|(one, ..)| one.overlaps(extent))
-            };
-            let shared = set.shared.iter().map(|share| &share.held).filter(is_out);
-            new.extend(shared.map(|(extent, ..)| *extent).filter(let_go));
-            for share in &set.shared {
-                let (extent, store, ino) = share.held;
-                if new.iter().any(|one| one.overlaps(&extent)) {
-                    depend(out, (store, ino), "what it shares was refused");
-                }
-            }
-            for share in &set.map_shares {
-                if out.holds((share.from_store, share.from_ino)) {
-                    let id = (share.store, share.ino);
-                    depend(out, id, "what it shares was refused");
-                }
-            }
-            close(out, entries);
-            if out.why.len() == before {
-                return;
-            }
-        }
-    }
-
     /// Directories that stay count the directories in them: of names that stay as they were.
     fn mend_links(&self, out: &TakenOut, entries: &[Entry], set: &mut ChangeSet) -> Result<()> {
         for entry in entries {
@@ -224,11 +170,21 @@ impl Engine {
                     _ => {}
                 }
             }
-            if let Some(node) = self.cache.find(entry.dir.0, entry.dir.1) {
-                let mut state = node.lock();
-                state.row.nlink = state.row.nlink.saturating_add_signed(-change);
-            }
         }
+        Ok(())
+    }
+
+    /// A directory has the links that the catalog says, and those that the names give it which the
+    /// open group changes. Whoever is in it gave and took some for names that are gone.
+    fn count_links(&self, dir: Id, later: &[Entry]) -> Result<()> {
+        let Some(node) = self.cache.find(dir.0, dir.1) else {
+            return Ok(());
+        };
+        let mut nlink = self.catalog.inode(dir.0, dir.1)?.map_or(2, |row| row.nlink);
+        for entry in later.iter().filter(|entry| entry.dir == dir) {
+            nlink = nlink.saturating_add_signed(self.links_of(entry)?);
+        }
+        node.lock().row.nlink = nlink;
         Ok(())
     }
 
@@ -267,6 +223,8 @@ impl Engine {
         set.piece_drops.retain(|(store, ino)| stays(store, ino));
         set.piece_pages.retain(|(store, ino, ..)| stays(store, ino));
         set.redo_rows.retain(|(store, ino, _)| stays(store, ino));
+        // What was written in place has its rows still (`REDO-4`): the map does not tell of it.
+        (set.redo_applied).retain(|(store, ino, ..)| stays(store, ino));
         set.xattrs.retain(|(store, ino, ..)| stays(store, ino));
         set.orphans_added.retain(|(store, ino)| stays(store, ino));
         set.holders_added
@@ -399,7 +357,16 @@ impl Engine {
                 why: taken.why.clone(),
                 entries: HashSet::new(),
             };
-            close(&mut all, &later);
+            {
+                let group = lock(&self.group);
+                let blocks = Blocks {
+                    allocated: &group.allocated,
+                    retired: &group.retired,
+                    shared: &group.shared,
+                    map_shares: &group.map_shares,
+                };
+                blocks.close(&mut all, &later);
+            }
             for node in &dirty {
                 let id = (node.store, node.ino);
                 let (Some(why), false) = (all.why.get(&id), taken.holds(id)) else {
@@ -414,21 +381,21 @@ impl Engine {
                 let path = self.refused_path(id, &later)?;
                 self.note_taken(node, why, path, is_file && size > 0 && is_touched);
             }
-            later.retain(|entry| all.entries.contains(&(entry.dir, entry.name.clone())));
-            for entry in later.iter().filter(|entry| !all.holds(entry.dir)) {
-                let change = self.links_of(entry)?;
-                if let Some(dir) = self.cache.find(entry.dir.0, entry.dir.1) {
-                    let mut state = dir.lock();
-                    state.row.nlink = state.row.nlink.saturating_add_signed(-change);
-                }
+            later.retain(|entry| !all.entries.contains(&(entry.dir, entry.name.clone())));
+            let names = taken.entries.iter().chain(&all.entries);
+            let dirs: HashSet<Id> = names.map(|(dir, _)| *dir).collect();
+            for dir in dirs.into_iter().filter(|dir| !all.holds(*dir)) {
+                self.count_links(dir, &later)?;
             }
             self.forget_in_group(&all);
-            let names = taken.entries.iter().chain(&all.entries);
             let mut told: Vec<Id> = all.why.keys().copied().collect();
-            for ((store, dir), name) in names {
-                if let Some(dir) = self.cache.find(*store, *dir) {
-                    dir.lock().entries.remove(name);
-                    self.cache.forget_names(&dir);
+            for ((store, dir), name) in taken.entries.iter().chain(&all.entries) {
+                if let Some(node) = self.cache.find(*store, *dir) {
+                    // What got the name in the open group, and depends on nothing, keeps it.
+                    let is_later = all.entries.contains(&((*store, *dir), name.clone()));
+                    let last = if is_later { u64::MAX } else { generation };
+                    node.lock().entries.forget(name, last);
+                    self.cache.forget_names(&node);
                 }
                 told.push((*store, *dir));
             }
@@ -604,77 +571,6 @@ impl NodeState {
         self.content.inline_dirty = false;
         self.content.drops_pieces = false;
         self.content.applied = None;
+        self.content.refused_count += 1;
     }
-}
-
-fn depend(out: &mut TakenOut, id: Id, why: &str) {
-    out.why.entry(id).or_insert_with(|| why.to_owned());
-}
-
-/// Adds what depends on what is taken out, by names (`CONSTRAINT-2`).
-fn close(out: &mut TakenOut, entries: &[Entry]) {
-    loop {
-        let mut has_more = false;
-        for entry in entries {
-            let id = |ino: Ino| (entry.dir.0, ino);
-            let ends = [entry.old, entry.new];
-            let cause = (std::iter::once(entry.dir).chain(ends.into_iter().flatten().map(id)))
-                .find(|id| out.holds(*id));
-            let Some(cause) = cause else { continue };
-            let key = (entry.dir, entry.name.clone());
-            if !out.entries.insert(key) {
-                continue;
-            }
-            has_more = true;
-            let why = out.why[&cause].clone();
-            for ino in ends.into_iter().flatten() {
-                depend(out, id(ino), &why);
-            }
-        }
-        if !has_more {
-            return;
-        }
-    }
-}
-
-/// Takes those of `retired` that `is_taken` says; what is shared keeps its place among the others.
-fn take_held(
-    retired: &mut Vec<Held>,
-    shared: &mut [Sharing],
-    is_taken: impl Fn(&Held) -> bool,
-) -> Vec<Held> {
-    let mut left_before: Vec<usize> = Vec::with_capacity(retired.len() + 1);
-    let mut left = 0;
-    for held in retired.iter() {
-        left_before.push(left);
-        left += usize::from(!is_taken(held));
-    }
-    left_before.push(left);
-    for share in shared {
-        share.retired_before = left_before[share.retired_before.min(retired.len())];
-    }
-    let (taken, stays) = retired.drain(..).partition(|held| is_taken(held));
-    *retired = stays;
-    taken
-}
-
-/// What of `extents` no extent of `minus` covers.
-fn subtract(extents: &[Extent], minus: &[Extent]) -> Vec<Extent> {
-    let mut left = extents.to_vec();
-    for hole in minus {
-        let cut = |extent: Extent| -> Vec<Extent> {
-            if !extent.overlaps(hole) {
-                return vec![extent];
-            }
-            let from = hole.start_block.max(extent.start_block) - extent.start_block;
-            let to = hole.end_block().min(extent.end_block()) - extent.start_block;
-            let parts = [(0, from), (to, extent.block_count - to)];
-            (parts.into_iter())
-                .filter(|(_, count)| *count > 0)
-                .map(|(skip, count)| extent.slice(skip, count))
-                .collect()
-        };
-        left = left.into_iter().flat_map(cut).collect();
-    }
-    left
 }

@@ -125,6 +125,8 @@ pub(crate) struct Content {
     pub redo_rows: RedoRows,
     /// What was written in place and not yet committed.
     pub applied: Option<Applied>,
+    /// How often what was here was refused in a commit, and forgotten (`CONSTRAINT-3`).
+    pub refused_count: u64,
     pub inline: Option<Vec<u8>>,
     /// The catalog has an inline row, as far as is loaded.
     pub has_inline_row: bool,

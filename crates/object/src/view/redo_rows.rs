@@ -57,6 +57,9 @@ pub(crate) struct Applied {
     /// All redo rows up to this commit are among them, or replaced, or ended.
     pub upto: CommitSeq,
     pub writes: Vec<InPlace>,
+    /// `Content::refused_count` when they were chosen: a refusal brings back rows that had been
+    /// replaced or ended, and then there is nothing to tell.
+    pub refused_count: u64,
 }
 
 pub(crate) struct InPlace {

@@ -357,8 +357,13 @@ impl<'e> WriteGuard<'e> {
         state.parent = before.parent;
         (state.is_anonymous, state.is_linkable) = (before.is_anonymous, before.is_linkable);
         state.is_deleted = before.is_deleted;
+        // Blocks are placed by the commit that runs, beside the guard.
+        let block_count = state.row.block_count;
         if is_ours_alone {
             state.row = before.row;
+            state.row.block_count = block_count;
+            // It may have been merged with the catalog's meanwhile.
+            state.is_stale |= !state.is_fresh;
             state.mask = before.mask;
             state.xattrs_dirty = before.xattrs_dirty;
             state.generation = before.generation;
@@ -366,12 +371,15 @@ impl<'e> WriteGuard<'e> {
             // Somebody has written content meanwhile: length, blocks and times are his.
             let row = &mut state.row;
             (row.mode, row.uid, row.gid) = (before.row.mode, before.row.uid, before.row.gid);
-            row.nlink = before.row.nlink;
+            (row.nlink, row.rdev) = (before.row.nlink, before.row.rdev);
         }
         if before.is_new {
             state.is_deleted = true;
             state.row.nlink = 0;
         }
+        // What was moved meanwhile is in the group, too.
+        let is_moved = state.content.map.is_dirty();
+        let is_ours_alone = is_ours_alone && !is_moved;
         if state.in_group && !before.in_group && (is_ours_alone || before.is_new) {
             state.in_group = false;
             lock(&self.engine.group).forget_dirty(node);
