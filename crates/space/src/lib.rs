@@ -64,12 +64,14 @@ mod address;
 mod ag;
 mod ags;
 mod compact;
+mod cover;
 mod error;
 mod reservation;
 mod space;
 mod streams;
 
 pub use compact::{CompactPlan, Move, hole_score, plan_hole, plan_joins};
+pub use cover::Cover;
 pub use error::{NoSpace, SpaceError};
 pub use larder_format as format;
 pub use reservation::{Purpose, Reservation};

@@ -67,7 +67,11 @@ fn expected<T>(outcome: Result<T>, context: &str) -> Option<T> {
         Err(error) => {
             let is_gone = matches!(
                 error.kind(),
-                ErrorKind::NotFound | ErrorKind::Exists | ErrorKind::NotEmpty | ErrorKind::Conflict
+                ErrorKind::NotFound
+                    | ErrorKind::Exists
+                    | ErrorKind::NotEmpty
+                    | ErrorKind::Conflict
+                    | ErrorKind::NoSpace
             );
             let text = error.to_string();
             assert_ne!(error.kind(), ErrorKind::Stopped, "{context}: {error}");

@@ -13,6 +13,7 @@ mod feed;
 mod foreign;
 mod group_fsync;
 mod races;
+mod refusals;
 mod review_transactions;
 mod rows;
 mod sessions;

@@ -1,6 +1,9 @@
 //! What goes with what a rule refuses: by names, and by blocks (`CONSTRAINT-2`, see `refused`).
 
-use larder_catalog::{Held, MapShare, Sharing};
+use crate::Result;
+use crate::engine::Engine;
+use larder_catalog::{Held, Sharing};
+use larder_space::Cover;
 use larder_space::format::{Extent, Ino, Name, StoreId};
 use std::collections::{HashMap, HashSet};
 
@@ -22,9 +25,20 @@ pub(super) struct TakenOut {
     pub why: HashMap<Id, String>,
     /// Names that stay as they were.
     pub entries: HashSet<(Id, Name)>,
+    /// How often an inode had been touched when its content was kept.
+    pub kept: HashMap<Id, u64>,
+    /// What is not let go of after all.
+    pub gone: Vec<Extent>,
+    /// What was written in vain.
+    pub places: Vec<Extent>,
 }
 
 impl TakenOut {
+    /// An inode goes with what is taken out.
+    pub fn depend(&mut self, id: Id, why: &str) {
+        self.why.entry(id).or_insert_with(|| why.to_owned());
+    }
+
     pub fn holds(&self, id: Id) -> bool {
         self.why.contains_key(&id)
     }
@@ -34,12 +48,9 @@ impl TakenOut {
     }
 }
 
-fn depend(out: &mut TakenOut, id: Id, why: &str) {
-    out.why.entry(id).or_insert_with(|| why.to_owned());
-}
-
-/// Adds what depends on what is taken out, by names (`CONSTRAINT-2`).
-fn close(out: &mut TakenOut, entries: &[Entry]) {
+/// Adds what depends on what is taken out, by names (`CONSTRAINT-2`). A directory among `going`
+/// stays where a name comes back into it.
+fn close(out: &mut TakenOut, entries: &[Entry], going: &HashSet<Id>) {
     loop {
         let mut has_more = false;
         for entry in entries {
@@ -55,7 +66,10 @@ fn close(out: &mut TakenOut, entries: &[Entry]) {
             has_more = true;
             let why = out.why[&cause].clone();
             for ino in ends.into_iter().flatten() {
-                depend(out, id(ino), &why);
+                out.depend(id(ino), &why);
+            }
+            if entry.old.is_some() && going.contains(&entry.dir) {
+                out.depend(entry.dir, &why);
             }
         }
         if !has_more {
@@ -69,43 +83,102 @@ pub(super) struct Blocks<'g> {
     pub allocated: &'g [Held],
     pub retired: &'g [Held],
     pub shared: &'g [Sharing],
-    pub map_shares: &'g [MapShare],
 }
 
 impl Blocks<'_> {
-    /// Adds what depends on what is taken out, by names and by blocks: what shares content that is
-    /// taken out goes with it.
-    pub fn close(&self, out: &mut TakenOut, entries: &[Entry]) {
+    /// Adds what depends on what is taken out, by names and by blocks: what shares content that
+    /// nobody has without it goes with it.
+    pub fn close(&self, out: &mut TakenOut, entries: &[Entry], going: &HashSet<Id>) {
         loop {
-            close(out, entries);
+            close(out, entries, going);
             let before = out.why.len();
-            let is_out = |(_, store, ino): &&Held| out.holds((*store, *ino));
-            let mut new: Vec<Extent> = (self.allocated.iter().filter(is_out))
-                .map(|(extent, ..)| *extent)
-                .collect();
-            // What it has passed on, and whoever it has it from has let go of.
-            let let_go = |extent: &Extent| {
-                let mut others = self.retired.iter().filter(|held| !is_out(held));
-                others.any(|(one, ..)| one.overlaps(extent))
-            };
-            let shared = self.shared.iter().map(|share| &share.held).filter(is_out);
-            new.extend(shared.map(|(extent, ..)| *extent).filter(let_go));
+            let is_out = |(_, store, ino): &Held| out.holds((*store, *ino));
+            let place = |(extent, ..): &Held| *extent;
+            let retired = self.retired.iter();
+            let kept = Cover::new(retired.clone().filter(|held| is_out(held)).map(place));
+            let let_go = Cover::new(retired.filter(|held| !is_out(held)).map(place));
+            let shares = || self.shared.iter().filter(|share| is_out(&share.held));
+            // What it has written, has brought back from the past, or has passed on after whoever
+            // it has it from let go.
+            let written = self.allocated.iter().filter(|held| is_out(held)).map(place);
+            let revived = shares().filter(|share| share.as_of.is_some());
+            let passed_on = shares().filter(|share| let_go.overlaps(&share.held.0));
+            let new = written.chain(revived.chain(passed_on).map(|share| share.held.0));
+            let new = Cover::new(new);
             for share in self.shared {
                 let (extent, store, ino) = share.held;
-                if new.iter().any(|one| one.overlaps(&extent)) {
-                    depend(out, (store, ino), "what it shares was refused");
-                }
-            }
-            for share in self.map_shares {
-                if out.holds((share.from_store, share.from_ino)) {
-                    let id = (share.store, share.ino);
-                    depend(out, id, "what it shares was refused");
+                // Redo rows come back with what is kept, and would be written over the past
+                // (SHARE-4).
+                if new.overlaps(&extent) || (share.as_of.is_some() && kept.overlaps(&extent)) {
+                    out.depend((store, ino), "what it shares was refused");
                 }
             }
             if out.why.len() == before {
                 return;
             }
         }
+    }
+}
+
+impl Engine {
+    /// Adds what depends on what is taken out (`CONSTRAINT-2`); directories among `going` lose
+    /// their last name.
+    pub(super) fn close_over(
+        &self,
+        out: &mut TakenOut,
+        entries: &[Entry],
+        blocks: &Blocks<'_>,
+        going: &HashSet<Id>,
+    ) -> Result<()> {
+        loop {
+            blocks.close(out, entries, going);
+            let lost = self.lost_directories(out, entries, going)?;
+            if lost.is_empty() {
+                return Ok(());
+            }
+            for id in lost {
+                out.depend(id, "its place was refused");
+            }
+        }
+    }
+
+    /// What stands between directories that were moved and the root, without what is taken out:
+    /// one that goes, or the directory itself.
+    fn lost_directories(
+        &self,
+        out: &TakenOut,
+        entries: &[Entry],
+        going: &HashSet<Id>,
+    ) -> Result<Vec<Id>> {
+        let stays = |entry: &&Entry| !out.entries.contains(&(entry.dir, entry.name.clone()));
+        let moved: HashMap<Id, Id> = (entries.iter().filter(stays))
+            .filter_map(|entry| Some(((entry.dir.0, entry.new?), entry.dir)))
+            .collect();
+        let left: HashSet<Id> = (entries.iter())
+            .filter_map(|entry| Some((entry.dir.0, entry.old?)))
+            .collect();
+        let mut lost = Vec::new();
+        for &start in moved.keys().filter(|id| left.contains(id)) {
+            let (mut at, mut passed) = (start, HashSet::new());
+            while at.1 != Ino::ROOT {
+                if !passed.insert(at) {
+                    lost.push(start);
+                    break;
+                }
+                if at != start && going.contains(&at) && !out.holds(at) {
+                    lost.push(at);
+                }
+                let parents = || self.catalog.parents(at.0, at.1);
+                at = match moved.get(&at) {
+                    Some(dir) => *dir,
+                    None => match self.patiently(parents)?.into_iter().next() {
+                        Some((dir, _)) => (at.0, dir),
+                        None => break,
+                    },
+                };
+            }
+        }
+        Ok(lost)
     }
 }
 
@@ -128,25 +201,4 @@ pub(super) fn take_held(
     let (taken, stays) = retired.drain(..).partition(|held| is_taken(held));
     *retired = stays;
     taken
-}
-
-/// What of `extents` no extent of `minus` covers.
-pub(super) fn subtract(extents: &[Extent], minus: &[Extent]) -> Vec<Extent> {
-    let mut left = extents.to_vec();
-    for hole in minus {
-        let cut = |extent: Extent| -> Vec<Extent> {
-            if !extent.overlaps(hole) {
-                return vec![extent];
-            }
-            let from = hole.start_block.max(extent.start_block) - extent.start_block;
-            let to = hole.end_block().min(extent.end_block()) - extent.start_block;
-            let parts = [(0, from), (to, extent.block_count - to)];
-            (parts.into_iter())
-                .filter(|(_, count)| *count > 0)
-                .map(|(skip, count)| extent.slice(skip, count))
-                .collect()
-        };
-        left = left.into_iter().flat_map(cut).collect();
-    }
-    left
 }

@@ -31,7 +31,7 @@
 //!   before the commit (`refused_content`), or the log and the error say why it could not be kept;
 //!   the log names rule, table and path, and the file's next sync and close answer an error.
 
-use crate::commit::dependents::{Blocks, Entry, Id, TakenOut, subtract, take_held};
+use crate::commit::dependents::{Blocks, Entry, Id, TakenOut, take_held};
 use crate::commit::refused_content::RefusedFile;
 use crate::engine::{Engine, lock};
 use crate::view::ForeignChange;
@@ -41,9 +41,9 @@ use crate::{Error, ErrorKind, Result};
 use larder_catalog::{
     AttrMask, CatalogError, ChangeSet, CommitOutcome, Held, InodeChange, Refusal,
 };
-use larder_space::format::limits::BLOCK_BYTES;
+use larder_space::Cover;
 use larder_space::format::{Extent, FileKind, Ino, Name, StoreId};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -51,15 +51,21 @@ use std::sync::atomic::Ordering;
 /// between the commit and the look.
 const VAIN_LOOKS_MAX: u32 = 100;
 
-/// Whether `error` may be a rule's: only a look at the rows tells.
-fn may_be_refusal(error: &CatalogError) -> bool {
+/// Whether `error` is a rule's for certain.
+fn is_of_a_rule(error: &CatalogError) -> bool {
     matches!(
         error,
-        CatalogError::Constraint { .. }
-            | CatalogError::Refused { .. }
-            | CatalogError::Sqlite { .. }
-            | CatalogError::Corrupt { .. }
+        CatalogError::Constraint { .. } | CatalogError::Refused { .. }
     )
+}
+
+/// Whether `error` may be a rule's: only a look at the rows tells.
+fn may_be_refusal(error: &CatalogError) -> bool {
+    let may_be = matches!(
+        error,
+        CatalogError::Sqlite { .. } | CatalogError::Corrupt { .. }
+    );
+    may_be || is_of_a_rule(error)
 }
 
 impl Engine {
@@ -86,7 +92,12 @@ impl Engine {
             if found.is_empty() {
                 // By now the rules accept it, or it is no rule's doing.
                 vain_looks += 1;
-                if vain_looks > VAIN_LOOKS_MAX {
+                let most = if is_of_a_rule(&error) {
+                    VAIN_LOOKS_MAX
+                } else {
+                    1
+                };
+                if vain_looks > most {
                     return Err(error.into());
                 }
                 continue;
@@ -95,7 +106,7 @@ impl Engine {
         };
         match taken.is_empty() {
             true => Ok(outcome),
-            false => self.forget_taken(generation, nodes, &taken, outcome),
+            false => self.forget_taken(generation, nodes, taken, outcome),
         }
     }
 
@@ -118,25 +129,36 @@ impl Engine {
             allocated: &set.allocated,
             retired: &set.retired,
             shared: &set.shared,
-            map_shares: &set.map_shares,
         };
-        blocks.close(&mut out, &entries);
+        let deleted = set
+            .inodes
+            .iter()
+            .filter_map(|(store, change)| match change {
+                InodeChange::Delete(ino) => Some((*store, *ino)),
+                InodeChange::Insert(_) | InodeChange::Update(..) => None,
+            });
+        let going = deleted.chain(set.orphans_added.iter().copied()).collect();
+        self.close_over(&mut out, &entries, &blocks, &going)?;
         for frozen in nodes {
             let id = (frozen.node.store, frozen.node.ino);
             let Some(why) = out.why.get(&id) else {
                 continue;
             };
-            let has_content = !frozen.is_deleted
-                && frozen.row.kind == FileKind::File
-                && frozen.row.size_bytes > 0
-                && (frozen.is_fresh || frozen.mask.size);
-            let path = self.refused_path(id, &entries)?;
-            self.note_taken(&frozen.node, why, path, has_content);
+            let is_changed = frozen.is_fresh || frozen.is_deleted;
+            if !is_changed && frozen.mask == AttrMask::default() {
+                continue; // It was only moved, or written in place.
+            }
+            let is_written = frozen.is_fresh || frozen.mask.size;
+            let kept = self.note_taken(&frozen.node, why, &entries, is_written);
+            out.kept.insert(id, kept);
         }
         self.mend_links(&out, &entries, set)?;
-        self.filter(&out, set, moved_away);
+        self.filter(&mut out, set, moved_away);
         taken.why.extend(out.why);
         taken.entries.extend(out.entries);
+        taken.kept.extend(out.kept);
+        taken.gone.extend(out.gone);
+        taken.places.extend(out.places);
         Ok(())
     }
 
@@ -146,7 +168,7 @@ impl Engine {
             Ok(Entry {
                 dir: (*store, *dir),
                 name: name.clone(),
-                old: self.catalog.dirent(*store, *dir, name)?,
+                old: self.patiently(|| self.catalog.dirent(*store, *dir, name))?,
                 new: *new,
             })
         };
@@ -155,20 +177,17 @@ impl Engine {
 
     /// Directories that stay count the directories in them: of names that stay as they were.
     fn mend_links(&self, out: &TakenOut, entries: &[Entry], set: &mut ChangeSet) -> Result<()> {
+        let mut changes: HashMap<Id, i32> = HashMap::new();
         for entry in entries {
-            if !out.entries.contains(&(entry.dir, entry.name.clone())) || out.holds(entry.dir) {
-                continue;
+            if out.entries.contains(&(entry.dir, entry.name.clone())) && !out.holds(entry.dir) {
+                *changes.entry(entry.dir).or_default() += self.links_of(entry)?;
             }
-            let change = self.links_of(entry)?;
-            for (store, row) in &mut set.inodes {
-                match row {
-                    InodeChange::Insert(row) | InodeChange::Update(row, _)
-                        if (*store, row.ino) == entry.dir =>
-                    {
-                        row.nlink = row.nlink.saturating_add_signed(-change);
-                    }
-                    _ => {}
-                }
+        }
+        for (store, row) in &mut set.inodes {
+            if let InodeChange::Insert(row) | InodeChange::Update(row, _) = row
+                && let Some(change) = changes.get(&(*store, row.ino))
+            {
+                row.nlink = row.nlink.saturating_add_signed(-change);
             }
         }
         Ok(())
@@ -180,11 +199,15 @@ impl Engine {
         let Some(node) = self.cache.find(dir.0, dir.1) else {
             return Ok(());
         };
-        let mut nlink = self.catalog.inode(dir.0, dir.1)?.map_or(2, |row| row.nlink);
+        let row = self.patiently(|| self.catalog.inode(dir.0, dir.1))?;
+        let mut nlink = row.map_or(2, |row| row.nlink);
         for entry in later.iter().filter(|entry| entry.dir == dir) {
             nlink = nlink.saturating_add_signed(self.links_of(entry)?);
         }
-        node.lock().row.nlink = nlink;
+        let mut state = node.lock();
+        if state.row.nlink > 0 && !state.is_deleted && !state.is_parting {
+            state.row.nlink = nlink;
+        }
         Ok(())
     }
 
@@ -194,7 +217,9 @@ impl Engine {
             let Some(ino) = ino else { return Ok(0) };
             let kind = match self.cache.find(entry.dir.0, ino) {
                 Some(node) => Some(node.kind()),
-                None => self.catalog.inode(entry.dir.0, ino)?.map(|row| row.kind),
+                None => {
+                    (self.patiently(|| self.catalog.inode(entry.dir.0, ino))?).map(|row| row.kind)
+                }
             };
             Ok(i32::from(kind == Some(FileKind::Directory)))
         };
@@ -203,7 +228,8 @@ impl Engine {
 
     /// Leaves out of a set what was taken out. What it has written is retired by the commit that
     /// would have named it: somebody may be reading there.
-    fn filter(&self, out: &TakenOut, set: &mut ChangeSet, moved_away: &mut Vec<Extent>) {
+    fn filter(&self, taken: &mut TakenOut, set: &mut ChangeSet, moved_away: &mut Vec<Extent>) {
+        let out = &*taken;
         let stays = |store: &StoreId, ino: &Ino| !out.holds((*store, *ino));
         set.inodes.retain(|(store, change)| match change {
             InodeChange::Insert(row) | InodeChange::Update(row, _) => stays(store, &row.ino),
@@ -234,38 +260,55 @@ impl Engine {
             .filter(|(_, store, ino)| !stays(store, ino))
             .copied()
             .collect();
-        let places: Vec<Extent> = new.iter().map(|(extent, ..)| *extent).collect();
         let gone = take_held(&mut set.retired, &mut set.shared, |held| {
             !stays(&held.1, &held.2)
         });
-        let lost: u64 = gone.iter().map(|(extent, ..)| extent.len_bytes()).sum();
-        set.retired_bytes = set.retired_bytes.saturating_sub(lost);
         set.shared
             .retain(|share| stays(&share.held.1, &share.held.2));
-        set.moves
-            .retain(|(_, to)| !places.iter().any(|place| place.overlaps(to)));
+        let copies = set.pre_images.iter().map(|(_, copy)| *copy);
+        let uncounted = Cover::new(moved_away.iter().copied().chain(copies));
+        set.retired_bytes = (set.retired_bytes).saturating_sub(bytes_beside(&uncounted, &gone));
+        let places: Vec<Extent> = new.iter().map(|(extent, ..)| *extent).collect();
+        let in_vain = Cover::new(places.iter().copied());
+        set.moves.retain(|(_, to)| !in_vain.overlaps(to));
         let gone: Vec<Extent> = gone.into_iter().map(|(extent, ..)| extent).collect();
-        moved_away.retain(|place| !gone.iter().any(|one| one.overlaps(place)));
-        self.turn_back(&gone, &places);
+        let stayed = Cover::new(gone.iter().copied());
+        moved_away.retain(|place| !stayed.overlaps(place));
         set.retired.extend(new);
+        (taken.gone, taken.places) = (gone, places);
     }
 
-    /// What is not let go of after all, and what was written in vain.
-    fn turn_back(&self, gone: &[Extent], places: &[Extent]) {
+    /// What was let go of lives on, and what was written in vain goes: in the books, once for the
+    /// commit and the open group, between which blocks may have passed.
+    fn turn_back(&self, taken: &TakenOut) {
+        let gone = Cover::new(taken.gone.iter().copied());
+        let places = Cover::new(taken.places.iter().copied());
         let mut free = self.free_space();
-        for extent in subtract(gone, places) {
+        for extent in gone.without(&places) {
             if !self.may_share() {
                 free.space.revive(extent);
             }
         }
-        for extent in subtract(places, gone) {
+        for extent in places.without(&gone) {
             self.quarantine_unshared(&mut free, extent);
         }
     }
 
-    /// Says that something of an inode is taken out, and keeps its content.
-    fn note_taken(&self, node: &Arc<Node>, why: &str, path: Vec<u8>, has_content: bool) {
+    /// Says that something of an inode is taken out, and keeps its content, if the commit or the
+    /// open group has written some. Returns how often it had been touched before.
+    fn note_taken(&self, node: &Arc<Node>, why: &str, entries: &[Entry], is_written: bool) -> u64 {
         let (store, ino) = (node.store, node.ino);
+        let (touch_count, has_content) = {
+            let state = node.lock();
+            let is_written = is_written
+                || state.is_fresh
+                || state.mask.size
+                || (state.in_group && !state.content.gather.is_empty());
+            let is_file = node.kind() == FileKind::File && !state.is_deleted;
+            let has_content = is_file && is_written && state.row.size_bytes > 0;
+            (state.touch_count, has_content)
+        };
+        let path = self.refused_path((store, ino), entries);
         self.refusals.count.fetch_add(1, Ordering::Relaxed);
         let shown = String::from_utf8_lossy(&path).into_owned();
         let table = self.store_name(store);
@@ -293,6 +336,7 @@ impl Engine {
         } else {
             self.refusals.unreported.fetch_add(1, Ordering::Relaxed);
         }
+        touch_count
     }
 
     /// The name of a store, for messages.
@@ -306,7 +350,7 @@ impl Engine {
     }
 
     /// The path of an inode in its store, as far as the set and the catalog know names.
-    fn refused_path(&self, (store, ino): Id, entries: &[Entry]) -> Result<Vec<u8>> {
+    fn refused_path(&self, (store, ino): Id, entries: &[Entry]) -> Vec<u8> {
         let mut parts: Vec<Vec<u8>> = Vec::new();
         let mut at = ino;
         while at != Ino::ROOT && parts.len() < 1024 {
@@ -315,9 +359,10 @@ impl Engine {
             };
             let found = match entries.iter().find(known) {
                 Some(entry) => Some((entry.dir.1, entry.name.clone())),
-                None => match self.catalog.parents(store, at)?.into_iter().next() {
-                    Some(parent) => Some(parent),
-                    None => self.cache.find_parent(store, at),
+                None => match self.catalog.parents(store, at) {
+                    Ok(parents) if !parents.is_empty() => parents.into_iter().next(),
+                    // It is for a message.
+                    Ok(_) | Err(_) => self.cache.find_parent(store, at),
                 },
             };
             let Some((dir, name)) = found else {
@@ -336,7 +381,7 @@ impl Engine {
         if path.is_empty() {
             path.push(b'/');
         }
-        Ok(path)
+        path
     }
 
     /// Makes memory what the catalog is, of all that was taken out and of what the open group did
@@ -345,7 +390,7 @@ impl Engine {
         &self,
         generation: u64,
         nodes: &mut [FrozenNode],
-        taken: &TakenOut,
+        mut taken: TakenOut,
         outcome: CommitOutcome,
     ) -> Result<CommitOutcome> {
         let told = {
@@ -355,31 +400,42 @@ impl Engine {
             let mut later = self.later_entries(generation, &dirty)?;
             let mut all = TakenOut {
                 why: taken.why.clone(),
-                entries: HashSet::new(),
+                ..TakenOut::default()
             };
+            let is_going = |node: &&Arc<Node>| {
+                let state = node.lock();
+                state.is_deleted || state.is_parting || state.row.nlink == 0
+            };
+            let going: HashSet<Id> = (dirty.iter().filter(is_going))
+                .map(|node| (node.store, node.ino))
+                .collect();
+            for (dir, name) in taken.entries.iter().filter(|(dir, _)| going.contains(dir)) {
+                if (self.patiently(|| self.catalog.dirent(dir.0, dir.1, name))?).is_some() {
+                    all.depend(*dir, "a name in it was refused");
+                }
+            }
             {
                 let group = lock(&self.group);
+                let (allocated, retired) = (group.allocated.clone(), group.retired.clone());
+                let shared = group.shared.clone();
+                drop(group);
                 let blocks = Blocks {
-                    allocated: &group.allocated,
-                    retired: &group.retired,
-                    shared: &group.shared,
-                    map_shares: &group.map_shares,
+                    allocated: &allocated,
+                    retired: &retired,
+                    shared: &shared,
                 };
-                blocks.close(&mut all, &later);
+                self.close_over(&mut all, &later, &blocks, &going)?;
             }
             for node in &dirty {
                 let id = (node.store, node.ino);
-                let (Some(why), false) = (all.why.get(&id), taken.holds(id)) else {
+                let Some(why) = all.why.get(&id) else {
                     continue;
                 };
-                let (is_file, size, is_touched) = {
-                    let state = node.lock();
-                    let is_touched = state.is_fresh || state.mask.size;
-                    let is_file = node.kind() == FileKind::File && !state.is_deleted;
-                    (is_file, state.row.size_bytes, is_touched)
-                };
-                let path = self.refused_path(id, &later)?;
-                self.note_taken(node, why, path, is_file && size > 0 && is_touched);
+                // What was kept is not all of it if it was touched since.
+                let touch_count = node.lock().touch_count;
+                if taken.kept.get(&id) != Some(&touch_count) {
+                    self.note_taken(node, why, &later, false);
+                }
             }
             later.retain(|entry| !all.entries.contains(&(entry.dir, entry.name.clone())));
             let names = taken.entries.iter().chain(&all.entries);
@@ -387,7 +443,10 @@ impl Engine {
             for dir in dirs.into_iter().filter(|dir| !all.holds(*dir)) {
                 self.count_links(dir, &later)?;
             }
-            self.forget_in_group(&all);
+            all.gone = std::mem::take(&mut taken.gone);
+            all.places = std::mem::take(&mut taken.places);
+            self.forget_in_group(&mut all);
+            self.turn_back(&all);
             let mut told: Vec<Id> = all.why.keys().copied().collect();
             for ((store, dir), name) in taken.entries.iter().chain(&all.entries) {
                 if let Some(node) = self.cache.find(*store, *dir) {
@@ -431,7 +490,7 @@ impl Engine {
             for (name, new) in changed {
                 entries.push(Entry {
                     dir: (dir.store, dir.ino),
-                    old: self.catalog.dirent(dir.store, dir.ino, &name)?,
+                    old: self.patiently(|| self.catalog.dirent(dir.store, dir.ino, &name))?,
                     name,
                     new,
                 });
@@ -441,9 +500,9 @@ impl Engine {
     }
 
     /// Takes inodes out of the open group. The freeze barrier is closed.
-    fn forget_in_group(&self, out: &TakenOut) {
+    fn forget_in_group(&self, taken: &mut TakenOut) {
         let mut group = lock(&self.group);
-        let group = &mut *group;
+        let (group, out) = (&mut *group, &*taken);
         let stays = |store: &StoreId, ino: &Ino| !out.holds((*store, *ino));
         group.dirty.retain(|node| stays(&node.store, &node.ino));
         let gone = take_held(&mut group.retired, &mut group.shared, |held| {
@@ -464,19 +523,24 @@ impl Engine {
         group
             .orphans_removed
             .retain(|(store, ino)| stays(store, ino));
-        let blocks: u64 = gone.iter().map(|(extent, ..)| extent.block_count).sum();
-        group.retired_bytes = group.retired_bytes.saturating_sub(blocks * BLOCK_BYTES);
-        let gone: Vec<Extent> = gone.into_iter().map(|(extent, ..)| extent).collect();
-        (group.moved_away).retain(|place| !gone.iter().any(|one| one.overlaps(place)));
+        let copies = group.pre_images.iter().map(|(_, copy)| *copy);
+        let uncounted = Cover::new(group.moved_away.iter().copied().chain(copies));
+        let lost = bytes_beside(&uncounted, &gone);
+        group.retired_bytes = group.retired_bytes.saturating_sub(lost);
+        let stayed = Cover::new(gone.iter().map(|(extent, ..)| *extent));
+        group.moved_away.retain(|place| !stayed.overlaps(place));
         // What was moved lies where it was; its copy goes with this group.
         let new: Vec<Held> = (group.allocated.iter())
             .filter(|(_, store, ino)| !stays(store, ino))
             .copied()
             .collect();
         let places: Vec<Extent> = new.iter().map(|(extent, ..)| *extent).collect();
-        group.moves.forget(&places);
-        self.turn_back(&gone, &places);
+        group.moves.forget(&Cover::new(places.iter().copied()));
         group.retired.extend(new);
+        taken
+            .gone
+            .extend(gone.into_iter().map(|(extent, ..)| extent));
+        taken.places.extend(places);
     }
 
     /// Makes a node in memory what the catalog says of it.
@@ -484,15 +548,21 @@ impl Engine {
         let Some(node) = self.cache.find(store, ino) else {
             return Ok(());
         };
-        let row = self.catalog.inode(store, ino)?;
+        let row = self.patiently(|| self.catalog.inode(store, ino))?;
         let mut state = node.lock();
+        let was_anonymous = state.is_anonymous;
         state.reset();
         self.discard(&mut state, 0, u64::MAX);
         state.content.forget();
         self.cache.count_map(&node, &state);
         self.cache.forget_names(&node);
         match row {
-            Some(row) => state.row = row,
+            Some(row) => {
+                // Who has it open may try again to give it a name.
+                state.is_anonymous = was_anonymous && row.nlink == 0;
+                state.is_linkable = state.is_anonymous;
+                state.row = row;
+            }
             None => {
                 state.row.nlink = 0;
                 state.row.block_count = 0;
@@ -549,6 +619,14 @@ impl Engine {
             )),
         }
     }
+}
+
+/// How many bytes of what is held are not in `uncounted`.
+fn bytes_beside(uncounted: &Cover, held: &[Held]) -> u64 {
+    let counted = held
+        .iter()
+        .filter(|(extent, ..)| !uncounted.overlaps(extent));
+    counted.map(|(extent, ..)| extent.len_bytes()).sum()
 }
 
 fn told(refusal: &Unreported) -> Error {

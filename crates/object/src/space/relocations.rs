@@ -4,6 +4,7 @@
 //! history has nothing to say of them (`HISTORY-5`).
 
 use crate::space::Moves;
+use larder_space::Cover;
 use larder_space::format::Extent;
 
 impl Moves {
@@ -49,8 +50,8 @@ impl Moves {
     }
 
     /// What was moved to these places lies where it was.
-    pub fn forget(&mut self, places: &[Extent]) {
-        (self.by_place).retain(|_, (at, _)| !places.iter().any(|place| place.overlaps(at)));
+    pub fn forget(&mut self, places: &Cover) {
+        (self.by_place).retain(|_, (at, _)| !places.overlaps(at));
     }
 
     /// All of them: (committed place, present place).

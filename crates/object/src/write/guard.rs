@@ -279,7 +279,9 @@ impl<'e> WriteGuard<'e> {
             } => {
                 drop(group);
                 let mut state = dir.lock();
-                match before {
+                // What a commit has told of meanwhile is the catalog's.
+                let committed = self.engine.commit_lock.committed();
+                match before.filter(|delta| delta.generation > committed) {
                     Some(delta) => state.entries.insert(name.clone(), delta),
                     None => state.entries.remove(&name),
                 }

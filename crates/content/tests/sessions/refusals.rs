@@ -1,0 +1,291 @@
+//! What a refusal in the commit brings back, and what must not be lost with it: trees, content of
+//! the past, content that came later. Found by reading; each case step by step.
+
+use crate::common::others::plain;
+use crate::common::{
+    OWNER, assert_clean, content, create, create_without_history, folder, make, name, put, scratch,
+};
+use crate::constraints::{FROZEN, open_quiet};
+use larder::{
+    Database, ErrorKind, Moment, NewNode, NodeId, RenameMode, SetAttr, copy_range, list_refused,
+    open_refused,
+};
+use std::io::{Read, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+const ROOT: NodeId = NodeId::ROOT;
+
+/// A database in which rows of inodes can be frozen.
+fn frozen(dir: &Path) -> Database {
+    create(dir, None).close().unwrap();
+    plain(dir, FROZEN);
+    open_quiet(dir)
+}
+
+fn freeze(dir: &Path, nodes: &[NodeId]) {
+    for node in nodes {
+        plain(dir, &format!("INSERT INTO frozen VALUES ({})", node.ino.0));
+    }
+}
+
+/// Commits while an SQL client makes the rule and freezes `node`. The commit waits for its lock,
+/// and meanwhile, before anybody knows of the rule, the open group gets `operation`.
+fn refuse_while(dir: &Path, db: &Database, node: NodeId, operation: impl FnOnce()) {
+    let mut client = Command::new("sqlite3")
+        .arg(dir.join("t.larder/catalog.db"))
+        .stdin(Stdio::piped())
+        .spawn()
+        .expect("the sqlite3 shell is needed; install it");
+    let mut input = client.stdin.take().unwrap();
+    let freeze = format!("INSERT INTO frozen VALUES ({})", node.ino.0);
+    writeln!(input, "BEGIN IMMEDIATE; {FROZEN} {freeze};").unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    std::thread::scope(|scope| {
+        let commit = scope.spawn(|| db.sync());
+        std::thread::sleep(Duration::from_millis(500));
+        operation();
+        writeln!(input, "COMMIT;").unwrap();
+        drop(input);
+        assert!(client.wait().unwrap().success());
+        accept_refusal(commit.join().unwrap());
+    });
+    assert!(db.gauges().unwrap().refused_count > 0);
+}
+
+fn accept_refusal(outcome: larder::Result<()>) {
+    if let Err(error) = outcome {
+        assert_eq!(error.kind(), ErrorKind::NotPermitted, "{error}");
+    }
+}
+
+/// Commits, whatever is refused; then nothing is frozen any more.
+fn commit(dir: &Path, db: &Database) {
+    accept_refusal(db.sync());
+    plain(dir, "DELETE FROM frozen");
+    db.sync().unwrap();
+    assert_clean(db);
+}
+
+fn attr_of(db: &Database, path: &str) -> NodeId {
+    db.resolve(path.as_bytes(), false).expect(path).node
+}
+
+#[test]
+fn a_directory_stays_where_a_name_comes_back_into_it() {
+    let dir = scratch();
+    let db = frozen(dir.path());
+    let above = folder(&db, ROOT, "above");
+    let below = folder(&db, above, "below");
+    let file = put(&db, below, "file", b"bytes");
+    db.sync().unwrap();
+    db.unlink(below, &name("file")).unwrap();
+    db.remove_dir(above, &name("below")).unwrap();
+    db.remove_dir(ROOT, &name("above")).unwrap();
+    freeze(dir.path(), &[file]);
+    commit(dir.path(), &db);
+    assert_eq!(attr_of(&db, "/above/below/file"), file, "CONSTRAINT-2");
+    assert_eq!(content(&db, file), b"bytes");
+    accept_refusal(db.close());
+    let db = open_quiet(dir.path());
+    assert_eq!(attr_of(&db, "/above/below/file"), file);
+    assert_clean(&db);
+}
+
+/// The directory is removed in the group that is open while the commit is refused.
+#[test]
+fn a_directory_that_the_open_group_removes_stays_too() {
+    let dir = scratch();
+    let db = create(dir.path(), None);
+    let above = folder(&db, ROOT, "above");
+    let file = put(&db, above, "file", b"bytes");
+    db.sync().unwrap();
+    db.unlink(above, &name("file")).unwrap();
+    refuse_while(dir.path(), &db, file, || {
+        db.remove_dir(ROOT, &name("above")).unwrap();
+    });
+    commit(dir.path(), &db);
+    assert_eq!(attr_of(&db, "/above/file"), file, "CONSTRAINT-2");
+}
+
+#[test]
+fn directories_never_end_up_inside_of_themselves() {
+    let dir = scratch();
+    let db = frozen(dir.path());
+    let a = folder(&db, ROOT, "a");
+    let c = folder(&db, a, "c");
+    let sub = folder(&db, c, "sub");
+    put(&db, sub, "file", b"bytes");
+    db.sync().unwrap();
+    let replace = RenameMode::Replace;
+    db.rename(a, &name("c"), ROOT, &name("c"), replace).unwrap();
+    db.rename(ROOT, &name("a"), sub, &name("a"), replace)
+        .unwrap();
+    freeze(dir.path(), &[c]);
+    commit(dir.path(), &db);
+    assert_eq!(attr_of(&db, "/a/c/sub"), sub, "CONSTRAINT-2");
+    assert_eq!(db.get(b"/a/c/sub/file").unwrap(), b"bytes");
+    let names = db.read_dir(ROOT, None, 10).unwrap();
+    assert_eq!(names.len(), 1, "{names:?}");
+}
+
+#[test]
+fn a_moved_directory_is_not_left_below_one_that_goes() {
+    let dir = scratch();
+    let db = frozen(dir.path());
+    let old = folder(&db, ROOT, "old");
+    let moved = folder(&db, old, "moved");
+    let file = put(&db, moved, "file", b"bytes");
+    db.sync().unwrap();
+    // Out of the one that goes, and its file with it.
+    let replace = RenameMode::Replace;
+    db.rename(old, &name("moved"), ROOT, &name("moved"), replace)
+        .unwrap();
+    db.remove_dir(ROOT, &name("old")).unwrap();
+    freeze(dir.path(), &[moved]);
+    commit(dir.path(), &db);
+    assert_eq!(attr_of(&db, "/old/moved/file"), file, "CONSTRAINT-2");
+    let old = db.attr(old).unwrap();
+    assert_eq!(old.nlink, 3);
+}
+
+/// `CONSTRAINT-4`: what was written while only attributes were being committed.
+#[test]
+fn content_of_the_open_group_is_kept_with_what_was_refused() {
+    let dir = scratch();
+    let db = create(dir.path(), None);
+    let node = put(&db, ROOT, "file", b"old");
+    db.sync().unwrap();
+    let mode = SetAttr {
+        mode: Some(0o600),
+        ..SetAttr::default()
+    };
+    db.set_attr(node, &mode).unwrap();
+    refuse_while(dir.path(), &db, node, || {
+        let file = db.open_file(node, true).unwrap();
+        file.write_at(0, b"new").unwrap();
+    });
+    commit(dir.path(), &db);
+    assert_eq!(content(&db, node), b"old");
+    let database = dir.path().join("t.larder");
+    let kept: Vec<Vec<u8>> = (list_refused(&database).unwrap().iter())
+        .filter(|one| one.size_bytes.is_some())
+        .map(|one| {
+            let mut bytes = Vec::new();
+            let mut file = open_refused(&database, one.id).unwrap();
+            file.read_to_end(&mut bytes).unwrap();
+            bytes
+        })
+        .collect();
+    assert_eq!(kept, [b"new"], "CONSTRAINT-4");
+}
+
+/// `SHARE-4`: a file that was to go had small overwrites on what a copy of its past holds now.
+#[test]
+fn a_copy_of_the_past_is_not_written_over_by_what_comes_back() {
+    let dir = scratch();
+    let db = frozen(dir.path());
+    // The first share of a database commits by itself.
+    put(&db, ROOT, "shared", &[9; 64 << 10]);
+    db.clone_path(None, b"/shared", b"/clone").unwrap();
+    let old = vec![1; 256 << 10];
+    let node = put(&db, ROOT, "file", &old);
+    db.sync().unwrap();
+    db.create_snapshot("before").unwrap();
+    db.open_file(node, true)
+        .unwrap()
+        .write_at(0, &[2; 4096])
+        .unwrap();
+    db.sync().unwrap();
+    let mut new = old.clone();
+    new[..4096].fill(2);
+    let past = db.as_of(&Moment::Snapshot("before".into())).unwrap();
+    db.unlink(ROOT, &name("file")).unwrap();
+    let copy = make(&db, ROOT, "copy");
+    let from = past.open_file(node, false).unwrap();
+    let to = db.open_file(copy, true).unwrap();
+    copy_range((&*from, 0), (&*to, 0), 256 << 10).unwrap();
+    freeze(dir.path(), &[node]);
+    commit(dir.path(), &db);
+    assert!(content(&db, node) == new);
+    db.defrag(&[], &larder::DefragOptions::default(), &mut |_| {})
+        .unwrap();
+    assert_clean(&db);
+    assert!(content(&db, node) == new);
+    match db.resolve(b"/copy", false) {
+        Ok(found) => assert!(content(&db, found.node) == old, "SHARE-4"),
+        Err(_) => assert!(
+            !list_refused(&dir.path().join("t.larder"))
+                .unwrap()
+                .is_empty()
+        ),
+    }
+}
+
+/// `SHARE-9`: the copy of a copy of the past, of which the first is refused.
+#[test]
+fn a_copy_of_what_was_brought_back_goes_with_it() {
+    let dir = scratch();
+    let db = frozen(dir.path());
+    // The first share of a database commits by itself.
+    put(&db, ROOT, "shared", &[9; 64 << 10]);
+    db.clone_path(None, b"/shared", b"/clone").unwrap();
+    let old: Vec<u8> = crate::common::pattern(256 << 10, 5);
+    put(&db, ROOT, "file", &old);
+    db.sync().unwrap();
+    db.create_snapshot("before").unwrap();
+    db.unlink(ROOT, &name("file")).unwrap();
+    db.sync().unwrap();
+    let past = db.as_of(&Moment::Snapshot("before".into())).unwrap();
+    let from = past.resolve(b"/file", false).unwrap().node;
+    let from = past.open_file(from, false).unwrap();
+    let (first, second) = (make(&db, ROOT, "first"), make(&db, ROOT, "second"));
+    db.sync().unwrap();
+    let open = |node| db.open_file(node, true).unwrap();
+    copy_range((&*from, 0), (&*open(first), 0), 256 << 10).unwrap();
+    copy_range((&*open(first), 0), (&*open(second), 12 << 10), 256 << 10).unwrap();
+    freeze(dir.path(), &[first]);
+    commit(dir.path(), &db);
+    assert_eq!(content(&db, first), b"");
+    let second = content(&db, second);
+    assert!(second.is_empty() || second[12 << 10..] == old);
+}
+
+/// The books of free space, where nothing was ever shared: a file that fills most of a group of
+/// blocks, written in the commit and cut in the open group.
+#[test]
+fn what_was_written_in_vain_is_counted_once() {
+    let dir = scratch();
+    create_without_history(dir.path(), Some(64 << 20))
+        .close()
+        .unwrap();
+    let db = open_quiet(dir.path());
+    let large = make(&db, ROOT, "large");
+    db.sync().unwrap();
+    let file = db.open_file(large, true).unwrap();
+    file.write_at(0, &vec![7; 24 << 20]).unwrap();
+    refuse_while(dir.path(), &db, large, || file.set_len(0).unwrap());
+    commit(dir.path(), &db);
+    assert_eq!(content(&db, large), b"");
+    db.put(b"/next", &vec![8; 24 << 20]).unwrap();
+    db.sync().unwrap();
+    assert_clean(&db);
+}
+
+/// `NAMELESS-1`: a directory that the open group removes keeps no links of names that were refused.
+#[test]
+fn a_removed_directory_gets_no_links_back() {
+    let dir = scratch();
+    let db = frozen(dir.path());
+    let above = folder(&db, ROOT, "above");
+    db.sync().unwrap();
+    let made = db
+        .create_node(above, &name("new"), NewNode::Directory, 0o755, OWNER)
+        .unwrap();
+    db.remove_dir(above, &name("new")).unwrap();
+    db.remove_dir(ROOT, &name("above")).unwrap();
+    freeze(dir.path(), &[made.node, above]);
+    commit(dir.path(), &db);
+    assert_eq!(db.attr(above).unwrap().nlink, 2);
+}
