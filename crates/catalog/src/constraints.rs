@@ -12,7 +12,7 @@ use crate::error::{At, CatalogError, Result};
 use crate::history::Keeper;
 use crate::names::{StoreName, TABLE_SUFFIXES};
 use crate::read::rows;
-use crate::refusals::{has_deferred_violations, ino_of, is_of_a_rule, name_keys};
+use crate::refusals::{has_deferred_violations, ino_of, name_keys};
 use crate::saves;
 use crate::schema::{STORE, store_objects};
 use crate::sql_text::{Token, tokens};
@@ -140,7 +140,7 @@ impl Catalog {
             for one in inodes.chain(names) {
                 let Some(one) = one? else { continue };
                 match as_step(step, |step| try_one(step, &stores, &one)) {
-                    Err(error) if !is_of_a_rule(&error) => return Err(error),
+                    Err(error) if !error.is_of_a_rule() => return Err(error),
                     _ if step.is_autocommit() => return Ok(()), // Its rule rolled all of it back.
                     _ => {}
                 }

@@ -305,7 +305,7 @@ impl<'p> Pass<'p> {
         let outcome = as_step(self.txn, |step| write(step, self.stores));
         match outcome.map_err(|error| self.guards.explain(error)) {
             Ok(()) => {}
-            Err(error) if is_of_a_rule(&error) => {
+            Err(error) if error.is_of_a_rule() => {
                 let table = &self.stores[&id.0].table;
                 let (table, constraint) = match error {
                     CatalogError::Constraint { table, constraint } => (table, constraint),
@@ -333,25 +333,28 @@ pub(crate) fn ino_of(change: &InodeChange) -> Ino {
     }
 }
 
-/// Whether a rule of the user's may have brought an error about: it refused a row, or is broken
-/// itself.
-pub(crate) fn is_of_a_rule(error: &CatalogError) -> bool {
-    match error {
-        CatalogError::Constraint { .. } | CatalogError::Refused { .. } => true,
-        CatalogError::Sqlite { source, .. } => matches!(
-            source.sqlite_error_code(),
-            // A trigger names what is not there any more, or calls what only other programs have.
-            Some(
-                ErrorCode::Unknown
-                    | ErrorCode::AuthorizationForStatementDenied
-                    | ErrorCode::TypeMismatch
-                    | ErrorCode::TooBig
-                    | ErrorCode::ParameterOutOfRange
-                    | ErrorCode::SchemaChanged
-                    | ErrorCode::OperationInterrupted
-            )
-        ),
-        _ => false,
+impl CatalogError {
+    /// Whether a rule of the user's may have brought this about: it refused a row, or is broken
+    /// itself.
+    pub fn is_of_a_rule(&self) -> bool {
+        match self {
+            CatalogError::Constraint { .. } | CatalogError::Refused { .. } => true,
+            CatalogError::Sqlite { source, .. } => matches!(
+                source.sqlite_error_code(),
+                // A trigger names what is not there any more, or calls what only other programs
+                // have.
+                Some(
+                    ErrorCode::Unknown
+                        | ErrorCode::AuthorizationForStatementDenied
+                        | ErrorCode::TypeMismatch
+                        | ErrorCode::TooBig
+                        | ErrorCode::ParameterOutOfRange
+                        | ErrorCode::SchemaChanged
+                        | ErrorCode::OperationInterrupted
+                )
+            ),
+            _ => false,
+        }
     }
 }
 

@@ -11,6 +11,7 @@
 
 pub(crate) mod checkpoint;
 mod dependents;
+mod forget;
 mod group;
 pub(crate) mod group_commit;
 mod leader;

@@ -93,6 +93,53 @@ fn a_directory_stays_where_a_name_comes_back_into_it() {
     assert_clean(&db);
 }
 
+/// Of a tree that is removed, one file is refused: its directories stay, and nothing else does.
+#[test]
+fn what_else_was_removed_with_a_tree_is_removed() {
+    let dir = scratch();
+    let db = frozen(dir.path());
+    let above = folder(&db, ROOT, "above");
+    let below = folder(&db, above, "below");
+    let beside = folder(&db, above, "beside");
+    let file = put(&db, below, "file", b"bytes");
+    for parent in [above, below, beside] {
+        for other in ["a", "b", "c"] {
+            put(&db, parent, other, b"other");
+        }
+    }
+    db.sync().unwrap();
+    db.unlink(below, &name("file")).unwrap();
+    for parent in [below, beside, above] {
+        for other in ["a", "b", "c"] {
+            db.unlink(parent, &name(other)).unwrap();
+        }
+    }
+    db.remove_dir(above, &name("below")).unwrap();
+    db.remove_dir(above, &name("beside")).unwrap();
+    db.remove_dir(ROOT, &name("above")).unwrap();
+    freeze(dir.path(), &[file]);
+    commit(dir.path(), &db);
+    let names = |node| -> Vec<String> {
+        let entries = db.read_dir(node, None, 10).unwrap();
+        entries.iter().map(|entry| entry.name.to_string()).collect()
+    };
+    assert_eq!(names(above), ["below"], "CONSTRAINT-2");
+    assert_eq!(names(below), ["file"]);
+    assert_eq!(db.attr(above).unwrap().nlink, 3);
+    assert_eq!(db.gauges().unwrap().refused_count, 1);
+    // It is a directory like any other.
+    put(&db, below, "new", b"new");
+    db.unlink(below, &name("file")).unwrap();
+    db.sync().unwrap();
+    assert_clean(&db);
+    db.unlink(below, &name("new")).unwrap();
+    db.remove_dir(above, &name("below")).unwrap();
+    db.remove_dir(ROOT, &name("above")).unwrap();
+    db.sync().unwrap();
+    assert_clean(&db);
+    assert!(db.read_dir(ROOT, None, 10).unwrap().is_empty());
+}
+
 /// The directory is removed in the group that is open while the commit is refused.
 #[test]
 fn a_directory_that_the_open_group_removes_stays_too() {
@@ -288,4 +335,45 @@ fn a_removed_directory_gets_no_links_back() {
     freeze(dir.path(), &[made.node, above]);
     commit(dir.path(), &db);
     assert_eq!(db.attr(above).unwrap().nlink, 2);
+}
+
+/// `SAVE-2`: a program sets a file aside, writes a new one with its name, and removes the old one.
+#[test]
+fn a_file_stays_whose_successor_is_refused() {
+    let dir = scratch();
+    create(dir.path(), None).close().unwrap();
+    plain(
+        dir.path(),
+        &format!("{FROZEN} ALTER TABLE main ADD COLUMN rating INTEGER"),
+    );
+    let db = open_quiet(dir.path());
+    let old = put(&db, ROOT, "file", b"old");
+    db.sync().unwrap();
+    plain(dir.path(), "UPDATE main SET rating = 5 WHERE ino > 1");
+    db.rename(
+        ROOT,
+        &name("file"),
+        ROOT,
+        &name("aside"),
+        RenameMode::Replace,
+    )
+    .unwrap();
+    let new = put(&db, ROOT, "file", b"new");
+    db.sync().unwrap();
+    db.unlink(ROOT, &name("aside")).unwrap();
+    freeze(dir.path(), &[new]);
+    commit(dir.path(), &db);
+    assert_eq!(attr_of(&db, "/aside"), old, "CONSTRAINT-2");
+    let client = crate::common::temporal::client(dir.path());
+    let ask = |node: NodeId| {
+        client.ask(&format!(
+            "SELECT rating FROM main WHERE ino = {}",
+            node.ino.0
+        ))
+    };
+    assert_eq!(ask(old).trim(), "5");
+    assert_eq!(content(&db, new), b"new");
+    db.unlink(ROOT, &name("aside")).unwrap();
+    db.sync().unwrap();
+    assert_clean(&db);
 }

@@ -2,9 +2,9 @@
 
 use crate::Result;
 use crate::engine::Engine;
-use larder_catalog::{Held, Sharing};
+use larder_catalog::{Held, Save, Sharing};
 use larder_space::Cover;
-use larder_space::format::{Extent, Ino, Name, StoreId};
+use larder_space::format::{Extent, FileKind, Ino, Name, StoreId};
 use std::collections::{HashMap, HashSet};
 
 /// An inode, of all stores.
@@ -25,6 +25,9 @@ pub(super) struct TakenOut {
     pub why: HashMap<Id, String>,
     /// Names that stay as they were.
     pub entries: HashSet<(Id, Name)>,
+    /// Directories that were removed and stay, for what comes back below them. What else was done
+    /// in them is done.
+    pub stays: HashSet<Id>,
     /// How often an inode had been touched when its content was kept.
     pub kept: HashMap<Id, u64>,
     /// What is not let go of after all.
@@ -39,6 +42,13 @@ impl TakenOut {
         self.why.entry(id).or_insert_with(|| why.to_owned());
     }
 
+    /// A directory is not removed.
+    pub fn stay(&mut self, id: Id) {
+        if !self.holds(id) {
+            self.stays.insert(id);
+        }
+    }
+
     pub fn holds(&self, id: Id) -> bool {
         self.why.contains_key(&id)
     }
@@ -48,28 +58,46 @@ impl TakenOut {
     }
 }
 
-/// Adds what depends on what is taken out, by names (`CONSTRAINT-2`). A directory among `going`
-/// stays where a name comes back into it.
-fn close(out: &mut TakenOut, entries: &[Entry], going: &HashSet<Id>) {
+/// What loses its last name in a group.
+#[derive(Default)]
+pub(super) struct Going {
+    pub all: HashSet<Id>,
+    pub directories: HashSet<Id>,
+}
+
+/// Adds what depends on what is taken out, by names (`CONSTRAINT-2`). A directory that goes stays
+/// where a name comes back into it.
+fn close(out: &mut TakenOut, entries: &[Entry], going: &Going) {
     loop {
         let mut has_more = false;
         for entry in entries {
             let id = |ino: Ino| (entry.dir.0, ino);
-            let ends = [entry.old, entry.new];
-            let cause = (std::iter::once(entry.dir).chain(ends.into_iter().flatten().map(id)))
-                .find(|id| out.holds(*id));
-            let Some(cause) = cause else { continue };
-            let key = (entry.dir, entry.name.clone());
-            if !out.entries.insert(key) {
+            let (old, new) = (entry.old.map(id), entry.new.map(id));
+            let ends = [Some(entry.dir), old, new].into_iter().flatten();
+            let why = match ends
+                .filter(|id| out.holds(*id))
+                .find_map(|id| out.why.get(&id))
+            {
+                Some(why) => why.clone(),
+                None if old.is_some_and(|id| out.stays.contains(&id)) => {
+                    "what it replaces stays".to_owned()
+                }
+                None => continue,
+            };
+            if !out.entries.insert((entry.dir, entry.name.clone())) {
                 continue;
             }
             has_more = true;
-            let why = out.why[&cause].clone();
-            for ino in ends.into_iter().flatten() {
-                out.depend(id(ino), &why);
+            if let Some(id) = new {
+                out.depend(id, &why);
             }
-            if entry.old.is_some() && going.contains(&entry.dir) {
-                out.depend(entry.dir, &why);
+            match old {
+                Some(id) if going.directories.contains(&id) => out.stay(id),
+                Some(id) => out.depend(id, &why),
+                None => {}
+            }
+            if old.is_some() && going.directories.contains(&entry.dir) {
+                out.stay(entry.dir);
             }
         }
         if !has_more {
@@ -83,15 +111,23 @@ pub(super) struct Blocks<'g> {
     pub allocated: &'g [Held],
     pub retired: &'g [Held],
     pub shared: &'g [Sharing],
+    pub saves: &'g [Save],
 }
 
 impl Blocks<'_> {
     /// Adds what depends on what is taken out, by names and by blocks: what shares content that
     /// nobody has without it goes with it.
-    pub fn close(&self, out: &mut TakenOut, entries: &[Entry], going: &HashSet<Id>) {
+    pub fn close(&self, out: &mut TakenOut, entries: &[Entry], going: &Going) {
         loop {
             close(out, entries, going);
             let before = out.why.len();
+            for save in self.saves {
+                let from = (save.store, save.from);
+                // What users attached to it has no other place.
+                if out.holds((save.store, save.to)) && going.all.contains(&from) {
+                    out.depend(from, "what it was saved as was refused");
+                }
+            }
             let is_out = |(_, store, ino): &Held| out.holds((*store, *ino));
             let place = |(extent, ..): &Held| *extent;
             let retired = self.retired.iter();
@@ -121,64 +157,89 @@ impl Blocks<'_> {
 }
 
 impl Engine {
-    /// Adds what depends on what is taken out (`CONSTRAINT-2`); directories among `going` lose
-    /// their last name.
+    /// Adds what depends on what is taken out (`CONSTRAINT-2`).
     pub(super) fn close_over(
         &self,
         out: &mut TakenOut,
         entries: &[Entry],
         blocks: &Blocks<'_>,
-        going: &HashSet<Id>,
+        going: &Going,
     ) -> Result<()> {
+        let mut parents = HashMap::new();
         loop {
             blocks.close(out, entries, going);
-            let lost = self.lost_directories(out, entries, going)?;
-            if lost.is_empty() {
+            if !self.close_over_places(out, entries, going, &mut parents)? {
                 return Ok(());
-            }
-            for id in lost {
-                out.depend(id, "its place was refused");
             }
         }
     }
 
-    /// What stands between directories that were moved and the root, without what is taken out:
-    /// one that goes, or the directory itself.
-    fn lost_directories(
+    /// Directories that were moved have a way to the root, without what is taken out: what goes on
+    /// that way stays, and where it is a ring, what was moved into it was not. Says whether there
+    /// was any. `parents`: of directories, as the catalog has them.
+    fn close_over_places(
         &self,
-        out: &TakenOut,
+        out: &mut TakenOut,
         entries: &[Entry],
-        going: &HashSet<Id>,
-    ) -> Result<Vec<Id>> {
-        let stays = |entry: &&Entry| !out.entries.contains(&(entry.dir, entry.name.clone()));
-        let moved: HashMap<Id, Id> = (entries.iter().filter(stays))
-            .filter_map(|entry| Some(((entry.dir.0, entry.new?), entry.dir)))
-            .collect();
-        let left: HashSet<Id> = (entries.iter())
-            .filter_map(|entry| Some((entry.dir.0, entry.old?)))
-            .collect();
-        let mut lost = Vec::new();
-        for &start in moved.keys().filter(|id| left.contains(id)) {
-            let (mut at, mut passed) = (start, HashSet::new());
-            while at.1 != Ino::ROOT {
-                if !passed.insert(at) {
-                    lost.push(start);
-                    break;
-                }
-                if at != start && going.contains(&at) && !out.holds(at) {
-                    lost.push(at);
-                }
-                let parents = || self.catalog.parents(at.0, at.1);
-                at = match moved.get(&at) {
-                    Some(dir) => *dir,
-                    None => match self.patiently(parents)?.into_iter().next() {
-                        Some((dir, _)) => (at.0, dir),
-                        None => break,
-                    },
-                };
+        going: &Going,
+        parents: &mut HashMap<Id, Option<Id>>,
+    ) -> Result<bool> {
+        let mut moved: HashMap<Id, Id> = HashMap::new();
+        for entry in entries {
+            let is_out = || out.entries.contains(&(entry.dir, entry.name.clone()));
+            if let Some(new) = entry.new
+                && !is_out()
+                && self.is_directory(entry.dir.0, new)?
+            {
+                moved.insert((entry.dir.0, new), entry.dir);
             }
         }
-        Ok(lost)
+        let left = |id: &Id| {
+            let mut names = entries.iter();
+            names.any(|entry| (entry.dir.0, entry.old) == (id.0, Some(id.1)))
+        };
+        let starts: Vec<Id> = moved.keys().copied().filter(left).collect();
+        let mut has_more = false;
+        for start in starts {
+            let (mut at, mut way) = (start, Vec::new());
+            while at.1 != Ino::ROOT {
+                if let Some(first) = way.iter().position(|one| *one == at) {
+                    for id in way[first..].iter().filter(|id| moved.contains_key(id)) {
+                        has_more |= !out.holds(*id);
+                        out.depend(*id, "its place was refused");
+                    }
+                    break;
+                }
+                if going.directories.contains(&at) && !out.holds(at) && !out.stays.contains(&at) {
+                    has_more = true;
+                    out.stay(at);
+                }
+                way.push(at);
+                let parent = match moved.get(&at) {
+                    Some(dir) => Some(*dir),
+                    None => match parents.get(&at) {
+                        Some(parent) => *parent,
+                        None => {
+                            let found = self.patiently(|| self.catalog.parents(at.0, at.1))?;
+                            let parent = found.into_iter().next().map(|(dir, _)| (at.0, dir));
+                            parents.insert(at, parent);
+                            parent
+                        }
+                    },
+                };
+                let Some(parent) = parent else { break };
+                at = parent;
+            }
+        }
+        Ok(has_more)
+    }
+
+    pub(super) fn is_directory(&self, store: StoreId, ino: Ino) -> Result<bool> {
+        let kind = match self.cache.find(store, ino) {
+            Some(node) => Some(node.kind()),
+            None => (self.patiently(|| self.catalog.inode(store, ino))?).map(|row| row.kind),
+        };
+        Ok(kind == Some(FileKind::Directory))
     }
 }
 

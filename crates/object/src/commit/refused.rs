@@ -31,15 +31,14 @@
 //!   before the commit (`refused_content`), or the log and the error say why it could not be kept;
 //!   the log names rule, table and path, and the file's next sync and close answer an error.
 
-use crate::commit::dependents::{Blocks, Entry, Id, TakenOut, take_held};
+use crate::commit::dependents::{Blocks, Entry, Going, Id, TakenOut, take_held};
 use crate::commit::refused_content::RefusedFile;
-use crate::engine::{Engine, lock};
-use crate::view::ForeignChange;
+use crate::engine::Engine;
 use crate::view::node::{Node, NodeState, Unreported};
 use crate::write::frozen::FrozenNode;
 use crate::{Error, ErrorKind, Result};
 use larder_catalog::{
-    AttrMask, CatalogError, ChangeSet, CommitOutcome, Held, InodeChange, Refusal,
+    AttrMask, CatalogError, ChangeSet, CommitOutcome, Held, InodeChange, InodeRow, Refusal,
 };
 use larder_space::Cover;
 use larder_space::format::{Extent, FileKind, Ino, Name, StoreId};
@@ -51,21 +50,13 @@ use std::sync::atomic::Ordering;
 /// between the commit and the look.
 const VAIN_LOOKS_MAX: u32 = 100;
 
-/// Whether `error` is a rule's for certain.
-fn is_of_a_rule(error: &CatalogError) -> bool {
-    matches!(
-        error,
-        CatalogError::Constraint { .. } | CatalogError::Refused { .. }
-    )
-}
-
 /// Whether `error` may be a rule's: only a look at the rows tells.
 fn may_be_refusal(error: &CatalogError) -> bool {
     let may_be = matches!(
         error,
         CatalogError::Sqlite { .. } | CatalogError::Corrupt { .. }
     );
-    may_be || is_of_a_rule(error)
+    may_be || error.is_of_a_rule()
 }
 
 impl Engine {
@@ -78,7 +69,7 @@ impl Engine {
         moved_away: &mut Vec<Extent>,
     ) -> Result<CommitOutcome> {
         let mut taken = TakenOut::default();
-        let mut vain_looks = 0;
+        let mut vain_looks = [0, 0];
         let outcome = loop {
             let error = match self.patiently(|| self.catalog.commit(set)) {
                 Ok(outcome) => break outcome,
@@ -91,13 +82,10 @@ impl Engine {
             let found = self.patiently(|| self.catalog.find_refusals(set))?;
             if found.is_empty() {
                 // By now the rules accept it, or it is no rule's doing.
-                vain_looks += 1;
-                let most = if is_of_a_rule(&error) {
-                    VAIN_LOOKS_MAX
-                } else {
-                    1
-                };
-                if vain_looks > most {
+                let is_of_a_rule = error.is_of_a_rule();
+                let looks = &mut vain_looks[usize::from(is_of_a_rule)];
+                *looks += 1;
+                if *looks > if is_of_a_rule { VAIN_LOOKS_MAX } else { 1 } {
                     return Err(error.into());
                 }
                 continue;
@@ -129,15 +117,19 @@ impl Engine {
             allocated: &set.allocated,
             retired: &set.retired,
             shared: &set.shared,
+            saves: &set.saves,
         };
-        let deleted = set
-            .inodes
-            .iter()
-            .filter_map(|(store, change)| match change {
-                InodeChange::Delete(ino) => Some((*store, *ino)),
-                InodeChange::Insert(_) | InodeChange::Update(..) => None,
-            });
-        let going = deleted.chain(set.orphans_added.iter().copied()).collect();
+        let mut going = Going::default();
+        let orphans: HashSet<Id> = set.orphans_added.iter().copied().collect();
+        for frozen in nodes {
+            let id = (frozen.node.store, frozen.node.ino);
+            if (frozen.is_deleted && !frozen.is_fresh) || orphans.contains(&id) {
+                going.all.insert(id);
+                if frozen.node.kind() == FileKind::Directory {
+                    going.directories.insert(id);
+                }
+            }
+        }
         self.close_over(&mut out, &entries, &blocks, &going)?;
         for frozen in nodes {
             let id = (frozen.node.store, frozen.node.ino);
@@ -153,9 +145,11 @@ impl Engine {
             out.kept.insert(id, kept);
         }
         self.mend_links(&out, &entries, set)?;
+        self.keep_directories(&out, &entries, nodes, set)?;
         self.filter(&mut out, set, moved_away);
         taken.why.extend(out.why);
         taken.entries.extend(out.entries);
+        taken.stays.extend(out.stays);
         taken.kept.extend(out.kept);
         taken.gone.extend(out.gone);
         taken.places.extend(out.places);
@@ -193,35 +187,63 @@ impl Engine {
         Ok(())
     }
 
-    /// A directory has the links that the catalog says, and those that the names give it which the
-    /// open group changes. Whoever is in it gave and took some for names that are gone.
-    fn count_links(&self, dir: Id, later: &[Entry]) -> Result<()> {
-        let Some(node) = self.cache.find(dir.0, dir.1) else {
+    /// Directories that stay are updated, not removed: with the links that they have left.
+    fn keep_directories(
+        &self,
+        out: &TakenOut,
+        entries: &[Entry],
+        nodes: &[FrozenNode],
+        set: &mut ChangeSet,
+    ) -> Result<()> {
+        if out.stays.is_empty() {
             return Ok(());
-        };
-        let row = self.patiently(|| self.catalog.inode(dir.0, dir.1))?;
-        let mut nlink = row.map_or(2, |row| row.nlink);
-        for entry in later.iter().filter(|entry| entry.dir == dir) {
-            nlink = nlink.saturating_add_signed(self.links_of(entry)?);
         }
-        let mut state = node.lock();
-        if state.row.nlink > 0 && !state.is_deleted && !state.is_parting {
-            state.row.nlink = nlink;
+        let mut links: HashMap<Id, i32> = HashMap::new();
+        for entry in entries
+            .iter()
+            .filter(|entry| out.stays.contains(&entry.dir))
+        {
+            if !out.entries.contains(&(entry.dir, entry.name.clone())) {
+                *links.entry(entry.dir).or_default() += self.links_of(entry)?;
+            }
+        }
+        set.inodes.retain(|(store, change)| match change {
+            InodeChange::Insert(row) | InodeChange::Update(row, _) => {
+                !out.stays.contains(&(*store, row.ino))
+            }
+            InodeChange::Delete(ino) => !out.stays.contains(&(*store, *ino)),
+        });
+        (set.orphans_added).retain(|id| !out.stays.contains(id));
+        (set.holders_added).retain(|(store, ino, _)| !out.stays.contains(&(*store, *ino)));
+        for frozen in nodes {
+            let (store, ino) = (frozen.node.store, frozen.node.ino);
+            if !out.stays.contains(&(store, ino)) || out.holds((store, ino)) {
+                continue;
+            }
+            let Some(row) = self.patiently(|| self.catalog.inode(store, ino))? else {
+                continue;
+            };
+            let change = links.get(&(store, ino)).copied().unwrap_or_default();
+            let kept = InodeRow {
+                nlink: row.nlink.saturating_add_signed(change),
+                ..frozen.row.clone()
+            };
+            let mask = AttrMask {
+                nlink: true,
+                mtime: true,
+                ctime: true,
+                ..frozen.mask
+            };
+            (set.inodes).insert(0, (store, InodeChange::Update(kept, mask)));
         }
         Ok(())
     }
 
     /// By how much a change of a name changes the links of its directory.
-    fn links_of(&self, entry: &Entry) -> Result<i32> {
+    pub(super) fn links_of(&self, entry: &Entry) -> Result<i32> {
         let is_directory = |ino: Option<Ino>| -> Result<i32> {
             let Some(ino) = ino else { return Ok(0) };
-            let kind = match self.cache.find(entry.dir.0, ino) {
-                Some(node) => Some(node.kind()),
-                None => {
-                    (self.patiently(|| self.catalog.inode(entry.dir.0, ino))?).map(|row| row.kind)
-                }
-            };
-            Ok(i32::from(kind == Some(FileKind::Directory)))
+            Ok(i32::from(self.is_directory(entry.dir.0, ino)?))
         };
         Ok(is_directory(entry.new)? - is_directory(entry.old)?)
     }
@@ -278,25 +300,15 @@ impl Engine {
         (taken.gone, taken.places) = (gone, places);
     }
 
-    /// What was let go of lives on, and what was written in vain goes: in the books, once for the
-    /// commit and the open group, between which blocks may have passed.
-    fn turn_back(&self, taken: &TakenOut) {
-        let gone = Cover::new(taken.gone.iter().copied());
-        let places = Cover::new(taken.places.iter().copied());
-        let mut free = self.free_space();
-        for extent in gone.without(&places) {
-            if !self.may_share() {
-                free.space.revive(extent);
-            }
-        }
-        for extent in places.without(&gone) {
-            self.quarantine_unshared(&mut free, extent);
-        }
-    }
-
     /// Says that something of an inode is taken out, and keeps its content, if the commit or the
     /// open group has written some. Returns how often it had been touched before.
-    fn note_taken(&self, node: &Arc<Node>, why: &str, entries: &[Entry], is_written: bool) -> u64 {
+    pub(super) fn note_taken(
+        &self,
+        node: &Arc<Node>,
+        why: &str,
+        entries: &[Entry],
+        is_written: bool,
+    ) -> u64 {
         let (store, ino) = (node.store, node.ino);
         let (touch_count, has_content) = {
             let state = node.lock();
@@ -327,7 +339,8 @@ impl Engine {
              {kept}"
         );
         let mut state = node.lock();
-        if state.open_count > 0 || state.refusal.is_some() {
+        // What only a keeper holds open, nobody closes.
+        if state.open_count > u32::from(state.is_kept) {
             state.refusal = Some(Unreported {
                 why: format!("a constraint of the database refused {shown}: {why}; {kept}"),
                 by_sync: false,
@@ -384,203 +397,15 @@ impl Engine {
         path
     }
 
-    /// Makes memory what the catalog is, of all that was taken out and of what the open group did
-    /// to it (`CONSTRAINT-3`).
-    fn forget_taken(
-        &self,
-        generation: u64,
-        nodes: &mut [FrozenNode],
-        mut taken: TakenOut,
-        outcome: CommitOutcome,
-    ) -> Result<CommitOutcome> {
-        let told = {
-            let _barrier = self.close_barrier();
-            let _names = self.write_names();
-            let dirty: Vec<Arc<Node>> = lock(&self.group).dirty.clone();
-            let mut later = self.later_entries(generation, &dirty)?;
-            let mut all = TakenOut {
-                why: taken.why.clone(),
-                ..TakenOut::default()
-            };
-            let is_going = |node: &&Arc<Node>| {
-                let state = node.lock();
-                state.is_deleted || state.is_parting || state.row.nlink == 0
-            };
-            let going: HashSet<Id> = (dirty.iter().filter(is_going))
-                .map(|node| (node.store, node.ino))
-                .collect();
-            for (dir, name) in taken.entries.iter().filter(|(dir, _)| going.contains(dir)) {
-                if (self.patiently(|| self.catalog.dirent(dir.0, dir.1, name))?).is_some() {
-                    all.depend(*dir, "a name in it was refused");
-                }
-            }
-            {
-                let group = lock(&self.group);
-                let (allocated, retired) = (group.allocated.clone(), group.retired.clone());
-                let shared = group.shared.clone();
-                drop(group);
-                let blocks = Blocks {
-                    allocated: &allocated,
-                    retired: &retired,
-                    shared: &shared,
-                };
-                self.close_over(&mut all, &later, &blocks, &going)?;
-            }
-            for node in &dirty {
-                let id = (node.store, node.ino);
-                let Some(why) = all.why.get(&id) else {
-                    continue;
-                };
-                // What was kept is not all of it if it was touched since.
-                let touch_count = node.lock().touch_count;
-                if taken.kept.get(&id) != Some(&touch_count) {
-                    self.note_taken(node, why, &later, false);
-                }
-            }
-            later.retain(|entry| !all.entries.contains(&(entry.dir, entry.name.clone())));
-            let names = taken.entries.iter().chain(&all.entries);
-            let dirs: HashSet<Id> = names.map(|(dir, _)| *dir).collect();
-            for dir in dirs.into_iter().filter(|dir| !all.holds(*dir)) {
-                self.count_links(dir, &later)?;
-            }
-            all.gone = std::mem::take(&mut taken.gone);
-            all.places = std::mem::take(&mut taken.places);
-            self.forget_in_group(&mut all);
-            self.turn_back(&all);
-            let mut told: Vec<Id> = all.why.keys().copied().collect();
-            for ((store, dir), name) in taken.entries.iter().chain(&all.entries) {
-                if let Some(node) = self.cache.find(*store, *dir) {
-                    // What got the name in the open group, and depends on nothing, keeps it.
-                    let is_later = all.entries.contains(&((*store, *dir), name.clone()));
-                    let last = if is_later { u64::MAX } else { generation };
-                    node.lock().entries.forget(name, last);
-                    self.cache.forget_names(&node);
-                }
-                told.push((*store, *dir));
-            }
-            for id in all.why.keys() {
-                self.forget_node(*id)?;
-            }
-            self.rules.forget(all.why.keys());
-            for frozen in nodes.iter_mut() {
-                if taken.holds((frozen.node.store, frozen.node.ino)) {
-                    // What was new never was; what was to go stays.
-                    frozen.is_deleted = frozen.is_fresh;
-                }
-            }
-            told
-        };
-        let told = ForeignChange::Inodes(told);
-        self.tell_observers(&told);
-        Ok(outcome)
-    }
-
-    /// The names that the open group changes.
-    fn later_entries(&self, generation: u64, dirty: &[Arc<Node>]) -> Result<Vec<Entry>> {
-        let mut entries = Vec::new();
-        for dir in dirty.iter().filter(|dir| dir.kind() == FileKind::Directory) {
-            let changed: Vec<(Name, Option<Ino>)> = {
-                let state = dir.lock();
-                let later = state.entries.iter();
-                later
-                    .filter(|(_, delta)| delta.generation > generation)
-                    .map(|(name, delta)| (name.clone(), delta.target.map(|(ino, _)| ino)))
-                    .collect()
-            };
-            for (name, new) in changed {
-                entries.push(Entry {
-                    dir: (dir.store, dir.ino),
-                    old: self.patiently(|| self.catalog.dirent(dir.store, dir.ino, &name))?,
-                    name,
-                    new,
-                });
-            }
-        }
-        Ok(entries)
-    }
-
-    /// Takes inodes out of the open group. The freeze barrier is closed.
-    fn forget_in_group(&self, taken: &mut TakenOut) {
-        let mut group = lock(&self.group);
-        let (group, out) = (&mut *group, &*taken);
-        let stays = |store: &StoreId, ino: &Ino| !out.holds((*store, *ino));
-        group.dirty.retain(|node| stays(&node.store, &node.ino));
-        let gone = take_held(&mut group.retired, &mut group.shared, |held| {
-            !stays(&held.1, &held.2)
-        });
-        group
-            .shared
-            .retain(|share| stays(&share.held.1, &share.held.2));
-        (group.map_shares).retain(|share| {
-            stays(&share.store, &share.ino) && stays(&share.from_store, &share.from_ino)
-        });
-        (group.saves).retain(|save| stays(&save.store, &save.from) && stays(&save.store, &save.to));
-        group.file_ids.retain(|(store, ino, _)| stays(store, ino));
-        group.orphans_added.retain(|(store, ino)| stays(store, ino));
-        group
-            .holders_added
-            .retain(|(store, ino, _)| stays(store, ino));
-        group
-            .orphans_removed
-            .retain(|(store, ino)| stays(store, ino));
-        let copies = group.pre_images.iter().map(|(_, copy)| *copy);
-        let uncounted = Cover::new(group.moved_away.iter().copied().chain(copies));
-        let lost = bytes_beside(&uncounted, &gone);
-        group.retired_bytes = group.retired_bytes.saturating_sub(lost);
-        let stayed = Cover::new(gone.iter().map(|(extent, ..)| *extent));
-        group.moved_away.retain(|place| !stayed.overlaps(place));
-        // What was moved lies where it was; its copy goes with this group.
-        let new: Vec<Held> = (group.allocated.iter())
-            .filter(|(_, store, ino)| !stays(store, ino))
-            .copied()
-            .collect();
-        let places: Vec<Extent> = new.iter().map(|(extent, ..)| *extent).collect();
-        group.moves.forget(&Cover::new(places.iter().copied()));
-        group.retired.extend(new);
-        taken
-            .gone
-            .extend(gone.into_iter().map(|(extent, ..)| extent));
-        taken.places.extend(places);
-    }
-
-    /// Makes a node in memory what the catalog says of it.
-    fn forget_node(&self, (store, ino): Id) -> Result<()> {
-        let Some(node) = self.cache.find(store, ino) else {
-            return Ok(());
-        };
-        let row = self.patiently(|| self.catalog.inode(store, ino))?;
-        let mut state = node.lock();
-        let was_anonymous = state.is_anonymous;
-        state.reset();
-        self.discard(&mut state, 0, u64::MAX);
-        state.content.forget();
-        self.cache.count_map(&node, &state);
-        self.cache.forget_names(&node);
-        match row {
-            Some(row) => {
-                // Who has it open may try again to give it a name.
-                state.is_anonymous = was_anonymous && row.nlink == 0;
-                state.is_linkable = state.is_anonymous;
-                state.row = row;
-            }
-            None => {
-                state.row.nlink = 0;
-                state.row.block_count = 0;
-                state.is_deleted = true;
-                drop(state);
-                self.cache.remove(store, ino);
-            }
-        }
-        Ok(())
-    }
-
     /// What a sync of this file has to say of a refusal.
     pub(crate) fn report_refused(&self, node: &Node) -> Result<()> {
         let mut state = node.lock();
         match state.refusal.as_mut() {
             Some(refusal) if !refusal.by_sync => {
                 refusal.by_sync = true;
-                Err(told(refusal))
+                let error = told(refusal);
+                state.forget_told();
+                Err(error)
             }
             _ => Ok(()),
         }
@@ -592,7 +417,9 @@ impl Engine {
         match state.refusal.as_mut() {
             Some(refusal) if !refusal.by_close => {
                 refusal.by_close = true;
-                Err(told(refusal))
+                let error = told(refusal);
+                state.forget_told();
+                Err(error)
             }
             _ => Ok(()),
         }
@@ -622,7 +449,7 @@ impl Engine {
 }
 
 /// How many bytes of what is held are not in `uncounted`.
-fn bytes_beside(uncounted: &Cover, held: &[Held]) -> u64 {
+pub(super) fn bytes_beside(uncounted: &Cover, held: &[Held]) -> u64 {
     let counted = held
         .iter()
         .filter(|(extent, ..)| !uncounted.overlaps(extent));
@@ -634,21 +461,9 @@ fn told(refusal: &Unreported) -> Error {
 }
 
 impl NodeState {
-    /// Forgets all that the catalog does not have; content is left to the caller.
-    fn reset(&mut self) {
-        self.mask = AttrMask::default();
-        (self.is_fresh, self.is_deleted) = (false, false);
-        (self.in_group, self.is_stale) = (false, false);
-        self.is_parting = false;
-        (self.is_anonymous, self.is_linkable) = (false, false);
-        self.entries.clear();
-        self.parent = None;
-        self.target = None;
-        self.xattrs = None;
-        self.xattrs_dirty.clear();
-        self.content.inline_dirty = false;
-        self.content.drops_pieces = false;
-        self.content.applied = None;
-        self.content.refused_count += 1;
+    /// A refusal that both a sync and a close have told is over.
+    fn forget_told(&mut self) {
+        self.refusal
+            .take_if(|refusal| refusal.by_sync && refusal.by_close);
     }
 }

@@ -104,33 +104,46 @@ impl Engine {
     }
 
     /// Keeps what is held, as far as there is room; in the end also in the reserve of the host.
+    /// What has no room waits, and keeps nothing smaller waiting; the error is the first one's.
     pub(crate) fn keep_held(&self, is_end: bool) -> Result<()> {
         if !self.refusals.held.is_some.load(Ordering::SeqCst) {
             return Ok(());
         }
         let mut all = lock(&self.refusals.held.all);
-        while let Some(held) = all.first() {
-            if !is_end {
-                self.require_space_to_keep(held.content.len() as u64)?;
+        let mut outcome = Ok(());
+        let mut index = 0;
+        while let Some(held) = all.get(index) {
+            match self.keep_one(held, is_end) {
+                Ok(()) => drop(all.remove(index)),
+                Err(error) => {
+                    outcome = outcome.and(Err(error));
+                    index += 1;
+                }
             }
-            let new = NewRefused {
-                why: &held.why,
-                path: held.new.path.clone(),
-                ..held.new
-            };
-            let RefusedFile { id, .. } = self.add_refused(&new, &mut |offset, buffer| {
-                let rest = &held.content[(offset as usize).min(held.content.len())..];
-                let count = rest.len().min(buffer.len());
-                buffer[..count].copy_from_slice(&rest[..count]);
-                Ok(count)
-            })?;
-            tracing::warn!(
-                "what a constraint refused of {} is kept now: 'larder refused get DATABASE {id}'",
-                String::from_utf8_lossy(&held.new.path)
-            );
-            all.remove(0);
         }
-        self.refusals.held.is_some.store(false, Ordering::SeqCst);
+        (self.refusals.held.is_some).store(!all.is_empty(), Ordering::SeqCst);
+        outcome
+    }
+
+    fn keep_one(&self, held: &HeldRefusal, is_end: bool) -> Result<()> {
+        if !is_end {
+            self.require_space_to_keep(held.content.len() as u64)?;
+        }
+        let new = NewRefused {
+            why: &held.why,
+            path: held.new.path.clone(),
+            ..held.new
+        };
+        let RefusedFile { id, .. } = self.add_refused(&new, &mut |offset, buffer| {
+            let rest = &held.content[(offset as usize).min(held.content.len())..];
+            let count = rest.len().min(buffer.len());
+            buffer[..count].copy_from_slice(&rest[..count]);
+            Ok(count)
+        })?;
+        tracing::warn!(
+            "what a constraint refused of {} is kept now: 'larder refused get DATABASE {id}'",
+            String::from_utf8_lossy(&held.new.path)
+        );
         Ok(())
     }
 

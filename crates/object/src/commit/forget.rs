@@ -1,0 +1,295 @@
+//! What memory forgets when something was taken out of a commit (`CONSTRAINT-3`, see `refused`).
+
+use crate::Result;
+use crate::commit::dependents::{Blocks, Entry, Going, Id, TakenOut, take_held};
+use crate::commit::refused::bytes_beside;
+use crate::engine::{Engine, lock};
+use crate::view::ForeignChange;
+use crate::view::node::{Node, NodeState};
+use crate::write::frozen::FrozenNode;
+use larder_catalog::{AttrMask, CommitOutcome, Held};
+use larder_space::Cover;
+use larder_space::format::{Extent, FileKind, Ino, Name, StoreId};
+use std::collections::HashSet;
+use std::sync::Arc;
+
+impl Engine {
+    /// Makes memory what the catalog is, of all that was taken out and of what the open group did
+    /// to it (`CONSTRAINT-3`).
+    pub(super) fn forget_taken(
+        &self,
+        generation: u64,
+        nodes: &mut [FrozenNode],
+        mut taken: TakenOut,
+        outcome: CommitOutcome,
+    ) -> Result<CommitOutcome> {
+        let told = {
+            let _barrier = self.close_barrier();
+            let _names = self.write_names();
+            let dirty: Vec<Arc<Node>> = lock(&self.group).dirty.clone();
+            let mut later = self.later_entries(generation, &dirty)?;
+            let mut all = TakenOut {
+                why: taken.why.clone(),
+                ..TakenOut::default()
+            };
+            let mut going = Going::default();
+            for node in &dirty {
+                let state = node.lock();
+                if state.is_deleted || state.is_parting || state.row.nlink == 0 {
+                    going.all.insert((node.store, node.ino));
+                    if node.kind() == FileKind::Directory {
+                        going.directories.insert((node.store, node.ino));
+                    }
+                }
+            }
+            let directories = &going.directories;
+            for (dir, name) in taken
+                .entries
+                .iter()
+                .filter(|(dir, _)| directories.contains(dir))
+            {
+                if (self.patiently(|| self.catalog.dirent(dir.0, dir.1, name))?).is_some() {
+                    all.stay(*dir);
+                }
+            }
+            {
+                let group = lock(&self.group);
+                let (allocated, retired) = (group.allocated.clone(), group.retired.clone());
+                let (shared, saves) = (group.shared.clone(), group.saves.clone());
+                drop(group);
+                let blocks = Blocks {
+                    allocated: &allocated,
+                    retired: &retired,
+                    shared: &shared,
+                    saves: &saves,
+                };
+                self.close_over(&mut all, &later, &blocks, &going)?;
+            }
+            for node in &dirty {
+                let id = (node.store, node.ino);
+                let Some(why) = all.why.get(&id) else {
+                    continue;
+                };
+                // What was kept is not all of it if it was written since.
+                let (is_changed, is_written, touch_count) = {
+                    let state = node.lock();
+                    let is_written = state.mask.size || !state.content.gather.is_empty();
+                    let is_new = state.is_fresh || state.is_deleted;
+                    let is_changed = is_new || state.mask != AttrMask::default();
+                    (is_changed || is_written, is_written, state.touch_count)
+                };
+                let is_news = match taken.kept.get(&id) {
+                    Some(kept) => is_written && *kept != touch_count,
+                    None => is_changed,
+                };
+                if is_news {
+                    self.note_taken(node, why, &later, is_written);
+                }
+            }
+            later.retain(|entry| !all.entries.contains(&(entry.dir, entry.name.clone())));
+            let names = taken.entries.iter().chain(&all.entries);
+            all.stays.extend(&taken.stays);
+            let dirs: HashSet<Id> = names
+                .map(|(dir, _)| *dir)
+                .chain(all.stays.clone())
+                .collect();
+            for dir in dirs.into_iter().filter(|dir| !all.holds(*dir)) {
+                self.count_links(dir, &later, all.stays.contains(&dir))?;
+            }
+            all.gone = std::mem::take(&mut taken.gone);
+            all.places = std::mem::take(&mut taken.places);
+            self.forget_in_group(&mut all);
+            self.turn_back(&all);
+            let mut told: Vec<Id> = all.why.keys().chain(&all.stays).copied().collect();
+            for ((store, dir), name) in taken.entries.iter().chain(&all.entries) {
+                if let Some(node) = self.cache.find(*store, *dir) {
+                    // What got the name in the open group, and depends on nothing, keeps it.
+                    let is_later = all.entries.contains(&((*store, *dir), name.clone()));
+                    let last = if is_later { u64::MAX } else { generation };
+                    let mut state = node.lock();
+                    state.entries.forget(name, last);
+                    self.rules.take_back(&node, &state);
+                    self.cache.forget_names(&node);
+                }
+                told.push((*store, *dir));
+            }
+            for id in all.why.keys() {
+                self.forget_node(*id)?;
+            }
+            self.rules.forget(all.why.keys());
+            for frozen in nodes.iter_mut() {
+                let id = (frozen.node.store, frozen.node.ino);
+                if taken.holds(id) || taken.stays.contains(&id) {
+                    // What was new never was; what was to go stays.
+                    frozen.is_deleted = frozen.is_fresh;
+                }
+            }
+            told
+        };
+        let told = ForeignChange::Inodes(told);
+        self.tell_observers(&told);
+        Ok(outcome)
+    }
+
+    /// The names that the open group changes.
+    fn later_entries(&self, generation: u64, dirty: &[Arc<Node>]) -> Result<Vec<Entry>> {
+        let mut entries = Vec::new();
+        for dir in dirty.iter().filter(|dir| dir.kind() == FileKind::Directory) {
+            let changed: Vec<(Name, Option<Ino>)> = {
+                let state = dir.lock();
+                let later = state.entries.iter();
+                later
+                    .filter(|(_, delta)| delta.generation > generation)
+                    .map(|(name, delta)| (name.clone(), delta.target.map(|(ino, _)| ino)))
+                    .collect()
+            };
+            for (name, new) in changed {
+                entries.push(Entry {
+                    dir: (dir.store, dir.ino),
+                    old: self.patiently(|| self.catalog.dirent(dir.store, dir.ino, &name))?,
+                    name,
+                    new,
+                });
+            }
+        }
+        Ok(entries)
+    }
+
+    /// Takes inodes out of the open group. The freeze barrier is closed.
+    fn forget_in_group(&self, taken: &mut TakenOut) {
+        let mut group = lock(&self.group);
+        let (group, out) = (&mut *group, &*taken);
+        let stays = |store: &StoreId, ino: &Ino| !out.holds((*store, *ino));
+        group.dirty.retain(|node| stays(&node.store, &node.ino));
+        let gone = take_held(&mut group.retired, &mut group.shared, |held| {
+            !stays(&held.1, &held.2)
+        });
+        group
+            .shared
+            .retain(|share| stays(&share.held.1, &share.held.2));
+        (group.map_shares).retain(|share| {
+            stays(&share.store, &share.ino) && stays(&share.from_store, &share.from_ino)
+        });
+        (group.saves).retain(|save| stays(&save.store, &save.from) && stays(&save.store, &save.to));
+        group.file_ids.retain(|(store, ino, _)| stays(store, ino));
+        let lives =
+            |store: &StoreId, ino: &Ino| stays(store, ino) && !out.stays.contains(&(*store, *ino));
+        group.orphans_added.retain(|(store, ino)| lives(store, ino));
+        group
+            .holders_added
+            .retain(|(store, ino, _)| lives(store, ino));
+        group
+            .orphans_removed
+            .retain(|(store, ino)| stays(store, ino));
+        let copies = group.pre_images.iter().map(|(_, copy)| *copy);
+        let uncounted = Cover::new(group.moved_away.iter().copied().chain(copies));
+        let lost = bytes_beside(&uncounted, &gone);
+        group.retired_bytes = group.retired_bytes.saturating_sub(lost);
+        let stayed = Cover::new(gone.iter().map(|(extent, ..)| *extent));
+        group.moved_away.retain(|place| !stayed.overlaps(place));
+        // What was moved lies where it was; its copy goes with this group.
+        let new: Vec<Held> = (group.allocated.iter())
+            .filter(|(_, store, ino)| !stays(store, ino))
+            .copied()
+            .collect();
+        let places: Vec<Extent> = new.iter().map(|(extent, ..)| *extent).collect();
+        group.moves.forget(&Cover::new(places.iter().copied()));
+        group.retired.extend(new);
+        taken
+            .gone
+            .extend(gone.into_iter().map(|(extent, ..)| extent));
+        taken.places.extend(places);
+    }
+
+    /// What was let go of lives on, and what was written in vain goes: in the books, once for the
+    /// commit and the open group, between which blocks may have passed.
+    fn turn_back(&self, taken: &TakenOut) {
+        let gone = Cover::new(taken.gone.iter().copied());
+        let places = Cover::new(taken.places.iter().copied());
+        let mut free = self.free_space();
+        for extent in gone.without(&places) {
+            if !self.may_share() {
+                free.space.revive(extent);
+            }
+        }
+        for extent in places.without(&gone) {
+            self.quarantine_unshared(&mut free, extent);
+        }
+    }
+
+    /// Makes a node in memory what the catalog says of it.
+    fn forget_node(&self, (store, ino): Id) -> Result<()> {
+        let Some(node) = self.cache.find(store, ino) else {
+            return Ok(());
+        };
+        let row = self.patiently(|| self.catalog.inode(store, ino))?;
+        let mut state = node.lock();
+        let was_anonymous = state.is_anonymous;
+        let may_be_linked = was_anonymous && (state.is_linkable || state.row.nlink > 0);
+        state.reset();
+        self.discard(&mut state, 0, u64::MAX);
+        state.content.forget();
+        self.cache.count_map(&node, &state);
+        self.cache.forget_names(&node);
+        match row {
+            Some(row) => {
+                // Who has it open may try again to give it a name.
+                state.is_anonymous = was_anonymous && row.nlink == 0;
+                state.is_linkable = may_be_linked && row.nlink == 0;
+                state.row = row;
+            }
+            None => {
+                state.row.nlink = 0;
+                state.row.block_count = 0;
+                state.is_deleted = true;
+                drop(state);
+                self.cache.remove(store, ino);
+            }
+        }
+        Ok(())
+    }
+
+    /// A directory has the links that the catalog says, and those that the names give it which the
+    /// open group changes. Whoever is in it gave and took some for names that are gone.
+    fn count_links(&self, dir: Id, later: &[Entry], stays: bool) -> Result<()> {
+        let Some(node) = self.cache.find(dir.0, dir.1) else {
+            return Ok(());
+        };
+        let row = self.patiently(|| self.catalog.inode(dir.0, dir.1))?;
+        let mut nlink = row.map_or(2, |row| row.nlink);
+        for entry in later.iter().filter(|entry| entry.dir == dir) {
+            nlink = nlink.saturating_add_signed(self.links_of(entry)?);
+        }
+        let mut state = node.lock();
+        if stays {
+            // It was removed, in the commit or in the open group.
+            (state.is_deleted, state.is_parting) = (false, false);
+            (state.parent, state.xattrs) = (None, None);
+            state.mask.nlink |= state.in_group;
+        }
+        if stays || (state.row.nlink > 0 && !state.is_deleted && !state.is_parting) {
+            state.row.nlink = nlink;
+        }
+        Ok(())
+    }
+}
+
+impl NodeState {
+    /// Forgets all that the catalog does not have; content is left to the caller.
+    fn reset(&mut self) {
+        self.mask = AttrMask::default();
+        (self.is_fresh, self.is_deleted) = (false, false);
+        (self.in_group, self.is_stale) = (false, false);
+        self.is_parting = false;
+        (self.is_anonymous, self.is_linkable) = (false, false);
+        self.entries.clear();
+        self.parent = None;
+        self.target = None;
+        self.xattrs = None;
+        self.xattrs_dirty.clear();
+        self.content.inline_dirty = false;
+        self.content.drops_pieces = false;
+        self.content.applied = None;
+        self.content.refused_count += 1;
+    }
+}
