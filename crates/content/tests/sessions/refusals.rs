@@ -7,8 +7,8 @@ use crate::common::{
 };
 use crate::constraints::{FROZEN, open_quiet};
 use larder::{
-    Database, ErrorKind, Moment, NewNode, NodeId, RenameMode, SetAttr, copy_range, list_refused,
-    open_refused,
+    Database, ErrorKind, Moment, NewNode, NodeId, RenameMode, SetAttr, XattrMode, copy_range,
+    list_refused, open_refused,
 };
 use std::io::{Read, Write};
 use std::path::Path;
@@ -195,6 +195,57 @@ fn a_moved_directory_is_not_left_below_one_that_goes() {
     assert_eq!(attr_of(&db, "/old/moved/file"), file, "CONSTRAINT-2");
     let old = db.attr(old).unwrap();
     assert_eq!(old.nlink, 3);
+}
+
+/// What stays in the commit keeps its name from the open group.
+#[test]
+fn nothing_takes_the_name_of_a_directory_that_stays() {
+    let dir = scratch();
+    let db = create(dir.path(), None);
+    let above = folder(&db, ROOT, "above");
+    let file = put(&db, above, "file", b"bytes");
+    db.set_xattr(above, b"user.a", b"1", XattrMode::Set)
+        .unwrap();
+    db.sync().unwrap();
+    db.set_xattr(above, b"user.a", b"2", XattrMode::Set)
+        .unwrap();
+    db.unlink(above, &name("file")).unwrap();
+    db.remove_dir(ROOT, &name("above")).unwrap();
+    refuse_while(dir.path(), &db, file, || {
+        let new = folder(&db, ROOT, "above");
+        put(&db, new, "other", b"other");
+    });
+    commit(dir.path(), &db);
+    assert_eq!(attr_of(&db, "/above/file"), file, "CONSTRAINT-2");
+    assert_eq!(db.read_dir(above, None, 10).unwrap().len(), 1);
+    put(&db, above, "later", b"later");
+    db.sync().unwrap();
+    assert_eq!(db.xattr(above, b"user.a").unwrap(), b"2");
+    drop(db.close());
+    let db = open_quiet(dir.path());
+    assert_eq!(db.xattr(above, b"user.a").unwrap(), b"2");
+    assert_clean(&db);
+}
+
+/// The same of one that another directory was to replace, which is refused.
+#[test]
+fn a_directory_that_was_to_be_replaced_keeps_its_name() {
+    let dir = scratch();
+    let db = create(dir.path(), None);
+    let old = folder(&db, ROOT, "old");
+    let new = folder(&db, ROOT, "new");
+    db.sync().unwrap();
+    let replace = RenameMode::Replace;
+    db.rename(ROOT, &name("new"), ROOT, &name("old"), replace)
+        .unwrap();
+    refuse_while(dir.path(), &db, new, || {
+        db.rename(ROOT, &name("old"), ROOT, &name("third"), replace)
+            .unwrap();
+    });
+    commit(dir.path(), &db);
+    assert_eq!(attr_of(&db, "/old"), old, "CONSTRAINT-2");
+    assert_eq!(attr_of(&db, "/new"), new);
+    assert_eq!(db.read_dir(ROOT, None, 10).unwrap().len(), 2);
 }
 
 /// `CONSTRAINT-4`: what was written while only attributes were being committed.

@@ -28,6 +28,8 @@ pub(super) struct TakenOut {
     /// Directories that were removed and stay, for what comes back below them. What else was done
     /// in them is done.
     pub stays: HashSet<Id>,
+    /// Saves that are not committed, of files that may go later.
+    pub saves: Vec<Save>,
     /// How often an inode had been touched when its content was kept.
     pub kept: HashMap<Id, u64>,
     /// What is not let go of after all.
@@ -165,10 +167,13 @@ impl Engine {
         blocks: &Blocks<'_>,
         going: &Going,
     ) -> Result<()> {
-        let mut parents = HashMap::new();
+        let left = entries
+            .iter()
+            .filter_map(|entry| Some((entry.dir.0, entry.old?)));
+        let (left, mut parents) = (left.collect(), HashMap::new());
         loop {
             blocks.close(out, entries, going);
-            if !self.close_over_places(out, entries, going, &mut parents)? {
+            if !self.close_over_places(out, (entries, &left), going, &mut parents)? {
                 return Ok(());
             }
         }
@@ -176,11 +181,11 @@ impl Engine {
 
     /// Directories that were moved have a way to the root, without what is taken out: what goes on
     /// that way stays, and where it is a ring, what was moved into it was not. Says whether there
-    /// was any. `parents`: of directories, as the catalog has them.
+    /// was any. `left`: what had a name before. `parents`: of directories, as the catalog has them.
     fn close_over_places(
         &self,
         out: &mut TakenOut,
-        entries: &[Entry],
+        (entries, left): (&[Entry], &HashSet<Id>),
         going: &Going,
         parents: &mut HashMap<Id, Option<Id>>,
     ) -> Result<bool> {
@@ -194,11 +199,11 @@ impl Engine {
                 moved.insert((entry.dir.0, new), entry.dir);
             }
         }
-        let left = |id: &Id| {
-            let mut names = entries.iter();
-            names.any(|entry| (entry.dir.0, entry.old) == (id.0, Some(id.1)))
-        };
-        let starts: Vec<Id> = moved.keys().copied().filter(left).collect();
+        let starts: Vec<Id> = moved
+            .keys()
+            .filter(|id| left.contains(id))
+            .copied()
+            .collect();
         let mut has_more = false;
         for start in starts {
             let (mut at, mut way) = (start, Vec::new());

@@ -30,9 +30,11 @@ impl Engine {
             let mut later = self.later_entries(generation, &dirty)?;
             let mut all = TakenOut {
                 why: taken.why.clone(),
+                stays: taken.stays.clone(),
                 ..TakenOut::default()
             };
             let mut going = Going::default();
+            going.directories.extend(&taken.stays);
             for node in &dirty {
                 let state = node.lock();
                 if state.is_deleted || state.is_parting || state.row.nlink == 0 {
@@ -55,8 +57,9 @@ impl Engine {
             {
                 let group = lock(&self.group);
                 let (allocated, retired) = (group.allocated.clone(), group.retired.clone());
-                let (shared, saves) = (group.shared.clone(), group.saves.clone());
+                let (shared, mut saves) = (group.shared.clone(), group.saves.clone());
                 drop(group);
+                saves.extend(&taken.saves);
                 let blocks = Blocks {
                     allocated: &allocated,
                     retired: &retired,
@@ -88,7 +91,6 @@ impl Engine {
             }
             later.retain(|entry| !all.entries.contains(&(entry.dir, entry.name.clone())));
             let names = taken.entries.iter().chain(&all.entries);
-            all.stays.extend(&taken.stays);
             let dirs: HashSet<Id> = names
                 .map(|(dir, _)| *dir)
                 .chain(all.stays.clone())
@@ -180,7 +182,9 @@ impl Engine {
             .retain(|(store, ino, _)| lives(store, ino));
         group
             .orphans_removed
-            .retain(|(store, ino)| stays(store, ino));
+            .retain(|(store, ino)| lives(store, ino));
+        let holds = |(store, ino, _): &(StoreId, Ino, _)| !out.stays.contains(&(*store, *ino));
+        group.holders_removed.retain(holds);
         let copies = group.pre_images.iter().map(|(_, copy)| *copy);
         let uncounted = Cover::new(group.moved_away.iter().copied().chain(copies));
         let lost = bytes_beside(&uncounted, &gone);
@@ -264,11 +268,14 @@ impl Engine {
         if stays {
             // It was removed, in the commit or in the open group.
             (state.is_deleted, state.is_parting) = (false, false);
-            (state.parent, state.xattrs) = (None, None);
+            state.parent = None;
             state.mask.nlink |= state.in_group;
         }
         if stays || (state.row.nlink > 0 && !state.is_deleted && !state.is_parting) {
             state.row.nlink = nlink;
+        }
+        if stays {
+            self.rules.take_back(&node, &state);
         }
         Ok(())
     }

@@ -38,7 +38,7 @@ use crate::view::node::{Node, NodeState, Unreported};
 use crate::write::frozen::FrozenNode;
 use crate::{Error, ErrorKind, Result};
 use larder_catalog::{
-    AttrMask, CatalogError, ChangeSet, CommitOutcome, Held, InodeChange, InodeRow, Refusal,
+    AttrMask, CatalogError, ChangeSet, CommitOutcome, Held, InodeChange, InodeRow, Refusal, Save,
 };
 use larder_space::Cover;
 use larder_space::format::{Extent, FileKind, Ino, Name, StoreId};
@@ -123,7 +123,8 @@ impl Engine {
         let orphans: HashSet<Id> = set.orphans_added.iter().copied().collect();
         for frozen in nodes {
             let id = (frozen.node.store, frozen.node.ino);
-            if (frozen.is_deleted && !frozen.is_fresh) || orphans.contains(&id) {
+            let is_deleted = frozen.is_deleted && !frozen.is_fresh && !taken.holds(id);
+            if is_deleted || orphans.contains(&id) {
                 going.all.insert(id);
                 if frozen.node.kind() == FileKind::Directory {
                     going.directories.insert(id);
@@ -151,6 +152,7 @@ impl Engine {
         taken.entries.extend(out.entries);
         taken.stays.extend(out.stays);
         taken.kept.extend(out.kept);
+        taken.saves.extend(out.saves);
         taken.gone.extend(out.gone);
         taken.places.extend(out.places);
         Ok(())
@@ -235,6 +237,13 @@ impl Engine {
                 ..frozen.mask
             };
             (set.inodes).insert(0, (store, InodeChange::Update(kept, mask)));
+            // Of one that was to go none were collected.
+            let mut state = frozen.node.lock();
+            for name in std::mem::take(&mut state.xattrs_dirty) {
+                let values = state.xattrs.as_ref();
+                let value = values.and_then(|values| values.get(&name)).cloned();
+                set.xattrs.push((store, ino, name, value));
+            }
         }
         Ok(())
     }
@@ -257,7 +266,10 @@ impl Engine {
             InodeChange::Insert(row) | InodeChange::Update(row, _) => stays(store, &row.ino),
             InodeChange::Delete(ino) => stays(store, ino),
         });
-        (set.saves).retain(|save| stays(&save.store, &save.from) && stays(&save.store, &save.to));
+        let is_saved = |save: &Save| stays(&save.store, &save.from) && stays(&save.store, &save.to);
+        let saves = set.saves.iter().filter(|save| !is_saved(save)).copied();
+        let saves: Vec<Save> = saves.collect();
+        set.saves.retain(is_saved);
         set.file_ids.retain(|(store, ino, _)| stays(store, ino));
         (set.dirents).retain(|(store, dir, name, _)| {
             !out.entries.contains(&((*store, *dir), name.clone())) && stays(store, dir)
@@ -297,7 +309,7 @@ impl Engine {
         let stayed = Cover::new(gone.iter().copied());
         moved_away.retain(|place| !stayed.overlaps(place));
         set.retired.extend(new);
-        (taken.gone, taken.places) = (gone, places);
+        (taken.gone, taken.places, taken.saves) = (gone, places, saves);
     }
 
     /// Says that something of an inode is taken out, and keeps its content, if the commit or the
@@ -422,6 +434,18 @@ impl Engine {
                 Err(error)
             }
             _ => Ok(()),
+        }
+    }
+
+    /// A handle has ended. Where it was the last one, and nobody was told what was refused, the end
+    /// of the session tells it.
+    pub(crate) fn end_report(&self, state: &mut NodeState) {
+        if state.open_count > u32::from(state.is_kept) {
+            return;
+        }
+        let refusal = state.refusal.take();
+        if refusal.is_some_and(|refusal| !refusal.by_sync && !refusal.by_close) {
+            self.refusals.unreported.fetch_add(1, Ordering::Relaxed);
         }
     }
 

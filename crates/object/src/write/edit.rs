@@ -448,6 +448,7 @@ impl Engine {
                 self.settle_later(node, &mut state);
                 self.free_space().space.end_stream(stream_of(node));
             }
+            self.end_report(&mut state);
             if state.open_count > 0 {
                 return Ok(());
             }
