@@ -157,3 +157,27 @@ fn a_closed_or_dropped_database_is_committed() {
         }
     }
 }
+
+/// `LOGGED-2`, `PIECE-5`. What another session has made since this one last looked is read as it
+/// is: its content may be redo rows alone, or a list of pieces, of which this one knows none yet.
+#[test]
+fn a_file_that_another_session_has_just_made_is_read_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    let one = create(dir.path(), None);
+    put(&one, R, "first", &pattern(200_000, 1)); // Too much to be logged.
+    one.sync().unwrap();
+    let two = crate::constraints::open_quiet(dir.path());
+    let small = pattern(9_000, 2);
+    let node = put(&one, R, "small", &small);
+    one.open_file(node, true).unwrap().sync().unwrap();
+    assert!(one.gauges().unwrap().redo_bytes > 0, "nothing was logged");
+    assert_eq!(two.gauges().unwrap().redo_bytes, 0, "it has looked");
+    assert!(two.get(b"/small").unwrap() == small);
+    let mut spliced = pattern(200_000, 3);
+    let node = put(&one, R, "spliced", &spliced);
+    let handle = one.open_file(node, true).unwrap();
+    handle.insert_range(70_000, b"inserted").unwrap();
+    spliced.splice(70_000..70_000, *b"inserted");
+    handle.sync().unwrap();
+    assert!(two.get(b"/spliced").unwrap() == spliced);
+}

@@ -305,8 +305,12 @@ impl View {
             return Ok(());
         }
         debug_assert!(state.content.map.is_unread(), "REDO-2");
+        // What this session knows of pieces and redo rows is of its last look, and what is read
+        // here may be newer: a file that another session has just made may be nothing else.
+        let is_unknown = self.foreign.has_moved(self.catalog.generation());
+        let may_have_pieces = is_unknown || self.may_have_pieces.load(Ordering::SeqCst);
         // What has blocks has no inline row: one commit puts the first and drops the second.
-        if state.row.block_count == 0 || self.may_have_pieces.load(Ordering::SeqCst) {
+        if state.row.block_count == 0 || may_have_pieces {
             let stored = self.catalog.file_content(node.store, node.ino)?;
             let root = stored
                 .piece_root
@@ -316,7 +320,8 @@ impl View {
             state.content.has_inline_row = state.content.inline.is_some();
         }
         // A list may be newer than what this session has noticed; so must the redo rows be.
-        if state.content.pieces.is_some() || self.redo_bytes() > 0 || self.is_past() {
+        let has_list = state.content.pieces.is_some();
+        if has_list || is_unknown || self.redo_bytes() > 0 || self.is_past() {
             // After the root, so that its number vouches for them (PIECE-5); before the map
             // (REDO-2).
             state.content.redo_rows = self.load_redo_rows(node.store, node.ino)?;
