@@ -173,6 +173,8 @@ impl Engine {
     }
 
     fn begin_at_present(&self, private: &Private, state: &mut State, stage: Stage) -> Result<()> {
+        // The snapshot is at least as new, and all of it is known below.
+        let generation = self.catalog.generation();
         let is_new = self.open_at_present(private, state, stage)?;
         self.cache.begin_time();
         if is_new || !state.is_known {
@@ -180,6 +182,7 @@ impl Engine {
             self.learn_present()?;
             state.is_known = true;
         }
+        self.foreign.note_generation(generation);
         Ok(())
     }
 
