@@ -75,11 +75,8 @@ fn close(out: &mut TakenOut, entries: &[Entry], going: &Going) {
         for entry in entries {
             let id = |ino: Ino| (entry.dir.0, ino);
             let (old, new) = (entry.old.map(id), entry.new.map(id));
-            let ends = [Some(entry.dir), old, new].into_iter().flatten();
-            let why = match ends
-                .filter(|id| out.holds(*id))
-                .find_map(|id| out.why.get(&id))
-            {
+            let mut ends = [Some(entry.dir), old, new].into_iter().flatten();
+            let why = match ends.find_map(|id| out.why.get(&id)) {
                 Some(why) => why.clone(),
                 None if old.is_some_and(|id| out.stays.contains(&id)) => {
                     "what it replaces stays".to_owned()

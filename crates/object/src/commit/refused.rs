@@ -21,9 +21,11 @@
 //! # Invariants
 //! * `CONSTRAINT-2` What is taken out is what the group changed of the refused inodes, and what
 //!   depends on that: the names that lead or led to them, the names below a directory that is
-//!   refused, what replaced or was replaced by them, what shares their new content, and what later
-//!   operations did to any of these. Everything else is committed. *Guard*: one closure over the
-//!   names of the set, and over those of the open group.
+//!   refused, what replaced or was replaced by them, what was saved as them, what shares their new
+//!   content, and what later operations did to any of these. A directory that was removed stays
+//!   where a name comes back into it, or leads to one; what else was removed in it is. Everything
+//!   else is committed. *Guard*: one closure over the names of the set, and over those of the open
+//!   group (`dependents`).
 //! * `CONSTRAINT-3` After the commit memory and catalog agree: what was taken out is, in memory, as
 //!   the catalog has it. *Guard*: it is forgotten under the closed freeze barrier and the namespace
 //!   lock, before the commit is published.
@@ -237,6 +239,9 @@ impl Engine {
                 ..frozen.mask
             };
             (set.inodes).insert(0, (store, InodeChange::Update(kept, mask)));
+            if !frozen.is_deleted {
+                continue;
+            }
             // Of one that was to go none were collected.
             let mut state = frozen.node.lock();
             for name in std::mem::take(&mut state.xattrs_dirty) {
