@@ -56,6 +56,11 @@ pub(crate) fn expose(
             gauges.kept_bytes,
         ),
         (
+            "larder_dirty_inodes",
+            "Inodes with changes that wait for a commit",
+            gauges.dirty_inode_count,
+        ),
+        (
             "larder_cached_inodes",
             "Inodes in memory",
             gauges.cached_inode_count,

@@ -7,7 +7,7 @@
 //! # Invariants
 //! `COMMIT-n` in `group_commit`, `LEADER-n` in `leader`, `CHECKPOINT-n` in `checkpoint`, `REDO-n`
 //! in `redo`, `LOGGED-n` in `log_inlined`, `PREIMAGE-n` in `pre_images`, `CONSTRAINT-2` to `-4`
-//! in `refused`, `CONSTRAINT-6` in `refused_held`.
+//! in `refused`, `CONSTRAINT-6` in `refused_held`, `NAMES-n` in `names`.
 
 pub(crate) mod checkpoint;
 mod dependents;
@@ -17,6 +17,7 @@ pub(crate) mod group_commit;
 mod leader;
 pub(crate) mod log_inlined;
 mod lost_orphans;
+mod names;
 mod pending_sync;
 pub(crate) mod place;
 pub(crate) mod pre_images;
@@ -24,11 +25,12 @@ pub(crate) mod redo;
 pub(crate) mod refused;
 pub(crate) mod refused_content;
 pub(crate) mod refused_held;
+mod taken_out;
 
 use crate::space::Moves;
 use crate::view::node::Node;
 use larder_catalog::{Held, MapShare, Save, Sharing};
-use larder_space::format::{Extent, Ino, SegmentIndex, SessionId, StoreId};
+use larder_space::format::{Extent, Ino, Name, SegmentIndex, SessionId, StoreId};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Condvar, Mutex};
@@ -38,6 +40,8 @@ use std::time::{Duration, Instant};
 #[derive(Default)]
 pub(crate) struct Group {
     pub dirty: Vec<Arc<Node>>,
+    /// What operations did to names, in their order (`NAMES-1`).
+    pub names: Vec<NameChange>,
     /// When the first change came.
     pub started: Option<Instant>,
     /// Inodes that have lost their last name and may be known still (`NAMELESS-2`).
@@ -74,6 +78,16 @@ pub(crate) struct Group {
     pub has_others: bool,
     /// Reclaim found everything pinned: not before this moment again.
     pub reclaim_after: Option<Instant>,
+}
+
+/// What an operation did to one name.
+#[derive(Clone)]
+pub(crate) struct NameChange {
+    pub dir: (StoreId, Ino),
+    pub name: Name,
+    pub target: Option<Ino>,
+    /// It is the first one of its operation.
+    pub is_first: bool,
 }
 
 /// Held while a group is committed, or while nobody shall commit.

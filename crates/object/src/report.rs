@@ -147,6 +147,8 @@ pub struct Gauges {
     pub dirty_bytes_max: u64,
     /// Memory of clean content that is kept, bytes.
     pub kept_bytes: u64,
+    /// Inodes with changes that wait for a commit; those of a commit under way are not among them.
+    pub dirty_inode_count: u64,
     /// Inodes in memory.
     pub cached_inode_count: u64,
     /// What they keep of the catalog, bytes.

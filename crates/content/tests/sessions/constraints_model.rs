@@ -6,6 +6,10 @@ use crate::common::others::plain;
 use crate::common::{OWNER, content, create, name, scratch};
 use larder::*;
 use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::time::Duration;
 
 /// A file or directory of the model.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,6 +43,8 @@ struct Done {
     operation: Operation,
     made: u64,
     subjects: Vec<u64>,
+    /// The directory that it removed or replaced.
+    removed: Option<u64>,
 }
 
 impl World {
@@ -142,6 +148,16 @@ impl World {
 }
 
 impl Operation {
+    /// The directory that it is to remove, or to replace.
+    fn removed_directory(&self, world: &World) -> Option<u64> {
+        let found = match self {
+            Operation::Remove(dir, text) => world.at(*dir, text),
+            Operation::Rename(_, _, to, new) => world.at(*to, new),
+            _ => None,
+        };
+        found.filter(|ino| world.inodes[ino].is_directory)
+    }
+
     /// Directories whose names it changes.
     fn directories(&self) -> Vec<u64> {
         match self {
@@ -240,47 +256,146 @@ fn shown(db: &Database) -> World {
     world
 }
 
-/// The history without what was refused and what depends on it: operations of refused inodes, and
-/// those that would not do the same without these.
-fn without(start: &World, done: &[Done], frozen: &[u64]) -> (World, usize) {
+/// What is left of operations.
+struct Left {
+    world: World,
+    done: Vec<Done>,
+    /// Inodes of which nothing is done.
+    refused: Vec<u64>,
+}
+
+/// Those of `frozen` that a commit of `done` would write.
+fn written(start: &World, done: &[Done], frozen: &[u64]) -> Vec<u64> {
     let after = done.iter().fold(start.clone(), |mut world, one| {
         world.run(&one.operation, one.made);
         world
     });
     // A row that came and went within the group is never written.
     let is_written = |ino: &u64| start.inodes.contains_key(ino) || after.inodes.contains_key(ino);
-    let mut refused: Vec<u64> = frozen.iter().copied().filter(is_written).collect();
     let is_touched = |ino: &u64| {
         done.iter()
             .any(|one| one.subjects.contains(ino) || one.operation.directories().contains(ino))
     };
-    refused.retain(is_touched);
+    let frozen = frozen.iter().copied();
+    frozen.filter(is_written).filter(is_touched).collect()
+}
+
+/// The history without what is refused and what depends on it: operations of refused inodes, and
+/// those that would not do the same without these.
+fn without(start: &World, done: &[Done], mut refused: Vec<u64>) -> Left {
     loop {
         let before = refused.len();
         let mut world = start.clone();
-        let mut out = 0;
+        let mut left = Vec::new();
         for one in done {
-            let is_refused = (one.subjects.iter()).any(|ino| refused.contains(ino))
-                || one
-                    .operation
-                    .directories()
-                    .iter()
-                    .any(|dir| refused.contains(dir));
+            let directories = one.operation.directories();
+            let mut about = one.subjects.iter().chain(&directories);
+            let is_refused = about.any(|ino| refused.contains(ino));
             let mut tried = world.clone();
             if !is_refused && tried.run(&one.operation, one.made).as_ref() == Some(&one.subjects) {
                 world = tried;
+                left.push(one.clone());
                 continue;
             }
-            out += 1;
-            for ino in &one.subjects {
+            // A directory that was to be removed stays; what else was done in it is done.
+            let removed = one.removed.filter(|ino| start.inodes.contains_key(ino));
+            for ino in one.subjects.iter().filter(|ino| Some(**ino) != removed) {
                 if !refused.contains(ino) {
                     refused.push(*ino);
                 }
             }
         }
         if refused.len() == before {
-            return (world, out);
+            return Left {
+                world,
+                done: left,
+                refused,
+            };
         }
+    }
+}
+
+struct Random(u64);
+
+impl Random {
+    fn of(seed: u64) -> Random {
+        Random(0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(seed))
+    }
+
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) % end
+    }
+
+    /// An operation on what there is; `None`: there is no file.
+    fn operation(&mut self, world: &World) -> Option<Operation> {
+        let mut directories = vec![1];
+        let found = world.inodes.iter().filter(|(_, inode)| inode.is_directory);
+        directories.extend(found.map(|(ino, _)| *ino));
+        let files = world.inodes.iter().filter(|(_, inode)| !inode.is_directory);
+        let files: Vec<u64> = files.map(|(ino, _)| *ino).collect();
+        let mut dir = || directories[self.below(directories.len() as u64) as usize];
+        let (one, other) = (dir(), dir());
+        let mut text = || format!("n{}", self.below(4));
+        let (a, b) = (text(), text());
+        let file = match files.is_empty() {
+            true => None,
+            false => Some(files[self.below(files.len() as u64) as usize]),
+        };
+        Some(match self.below(9) {
+            0 | 1 => Operation::Make(one, a, false),
+            2 => Operation::Make(one, a, true),
+            3 | 4 => {
+                let len = [3, 50, 5000, 70_000][self.below(4) as usize];
+                let salt = self.below(256) as u8;
+                Operation::Write(file?, self.below(3000), vec![salt; len])
+            }
+            5 => Operation::Mode(file?, 0o600 + self.below(8) as u32),
+            6 => Operation::Remove(one, a),
+            7 => Operation::Rename(one, a, other, b),
+            _ => Operation::Link(file?, one, a),
+        })
+    }
+
+    /// Does some operations, in the database and in `world`.
+    fn operate(&mut self, db: &Database, world: &mut World, context: &str) -> Vec<Done> {
+        let mut done = Vec::new();
+        for _ in 0..1 + self.below(10) {
+            let Some(operation) = self.operation(world) else {
+                continue;
+            };
+            let mut tried = world.clone();
+            let outcome = operation.run(db);
+            let made = *outcome.as_ref().unwrap_or(&0);
+            let context = format!("{context}: {operation:?}: {outcome:?}");
+            match tried.run(&operation, made) {
+                Some(subjects) => {
+                    outcome.expect(&context);
+                    let removed = operation.removed_directory(world);
+                    *world = tried;
+                    done.push(Done {
+                        operation,
+                        made,
+                        subjects,
+                        removed,
+                    });
+                }
+                // A rename of an inode over itself does nothing.
+                None => assert!(
+                    outcome.is_err() || matches!(operation, Operation::Rename(..)),
+                    "{context}"
+                ),
+            }
+        }
+        done
+    }
+
+    /// Some of what there was or is.
+    fn some_of(&mut self, start: &World, world: &World) -> Vec<u64> {
+        let all = start.inodes.keys().chain(world.inodes.keys()).copied();
+        all.filter(|_| self.below(6) == 0).collect()
     }
 }
 
@@ -301,92 +416,21 @@ fn compare(seeds: std::ops::RangeInclusive<u64>, rounds: u64) {
     let (mut below, mut over) = (0, 0);
     for seed in seeds {
         let dir = scratch();
-        let db = create(dir.path(), None);
-        db.close().unwrap();
+        create(dir.path(), None).close().unwrap();
         plain(dir.path(), FROZEN);
         let mut db = open_quiet(dir.path());
-        let mut random = 0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(seed);
-        let mut next = |below: u64| {
-            random ^= random << 13;
-            random ^= random >> 7;
-            random ^= random << 17;
-            (random >> 11) % below
-        };
+        let mut random = Random::of(seed);
         let mut world = World::default();
         for round in 0..rounds {
             let start = world.clone();
-            let mut done: Vec<Done> = Vec::new();
-            for _ in 0..1 + next(10) {
-                let mut directories = vec![1];
-                let found = world.inodes.iter().filter(|(_, inode)| inode.is_directory);
-                directories.extend(found.map(|(ino, _)| *ino));
-                let files = world.inodes.iter().filter(|(_, inode)| !inode.is_directory);
-                let files: Vec<u64> = files.map(|(ino, _)| *ino).collect();
-                let mut dir = || directories[next(directories.len() as u64) as usize];
-                let (one, other) = (dir(), dir());
-                let mut text = || format!("n{}", next(4));
-                let (a, b) = (text(), text());
-                let file = match files.is_empty() {
-                    true => 999_999,
-                    false => files[next(files.len() as u64) as usize],
-                };
-                let operation = match next(9) {
-                    0 | 1 => Operation::Make(one, a, false),
-                    2 => Operation::Make(one, a, true),
-                    3 | 4 => {
-                        let len = [3, 50, 5000, 70_000][next(4) as usize];
-                        let salt = next(256) as u8;
-                        Operation::Write(file, next(3000), vec![salt; len])
-                    }
-                    5 => Operation::Mode(file, 0o600 + next(8) as u32),
-                    6 => Operation::Remove(one, a),
-                    7 => Operation::Rename(one, a, other, b),
-                    _ => Operation::Link(file, one, a),
-                };
-                let mut tried = world.clone();
-                let is_known = file != 999_999;
-                if !is_known
-                    && matches!(
-                        operation,
-                        Operation::Write(..) | Operation::Mode(..) | Operation::Link(..)
-                    )
-                {
-                    continue;
-                }
-                let outcome = operation.run(&db);
-                let made = *outcome.as_ref().unwrap_or(&0);
-                let expected = tried.run(&operation, made);
-                let context = format!("seed {seed}, round {round}: {operation:?}: {outcome:?}");
-                match expected {
-                    Some(subjects) => {
-                        outcome.expect(&context);
-                        world = tried;
-                        done.push(Done {
-                            operation,
-                            made,
-                            subjects,
-                        });
-                    }
-                    // A rename of an inode over itself does nothing.
-                    None => assert!(
-                        outcome.is_err() || matches!(operation, Operation::Rename(..)),
-                        "{context}"
-                    ),
-                }
-            }
+            let context = format!("seed {seed}, round {round}");
+            let done = random.operate(&db, &mut world, &context);
             operations += done.len();
-            // Some of what there was or is now is frozen when it is to be committed.
-            let known: Vec<u64> = (start.inodes.keys().chain(world.inodes.keys()).copied())
-                .filter(|_| next(6) == 0)
-                .collect();
-            for ino in &known {
-                plain(
-                    dir.path(),
-                    &format!("INSERT OR IGNORE INTO frozen VALUES ({ino})"),
-                );
-            }
-            let (expected, out) = without(&start, &done, &known);
-            refused += out;
+            // It is frozen when it is to be committed.
+            let known = random.some_of(&start, &world);
+            plain(dir.path(), &freeze(&known));
+            let left = without(&start, &done, written(&start, &done, &known));
+            refused += done.len() - left.done.len();
             let is_known = |ino: &u64| known.contains(ino);
             for one in &done {
                 let subjects = one.subjects.iter().any(is_known);
@@ -399,20 +443,13 @@ fn compare(seeds: std::ops::RangeInclusive<u64>, rounds: u64) {
             }
             db.sync().unwrap();
             plain(dir.path(), "DELETE FROM frozen");
-            let context = format!("seed {seed}, round {round}: frozen {known:?}, done {done:?}");
-            assert!(
-                shown(&db) == expected,
-                "CONSTRAINT-2: {}",
-                context.chars().take(2000).collect::<String>()
-            );
-            world = expected;
+            world = left.world;
+            let context = format!("{context}: frozen {known:?}, done {done:?}");
+            assert_shown(&db, &world, &context);
             if round % 8 == 7 {
                 drop(db.close());
                 db = open_quiet(dir.path());
-                assert!(
-                    shown(&db) == world,
-                    "CONSTRAINT-1, CONSTRAINT-3: {context:.2000}"
-                );
+                assert_shown(&db, &world, &context);
                 let report = db.check(true, &mut |_, _| {}).unwrap();
                 assert!(report.findings.is_empty(), "{:?}", report.findings);
             }
@@ -427,4 +464,118 @@ fn compare(seeds: std::ops::RangeInclusive<u64>, rounds: u64) {
         "{below} names below, {over} renames over"
     );
     assert!(refused > 20, "{refused} of {operations}");
+}
+
+fn freeze(inos: &[u64]) -> String {
+    let rows = inos.iter();
+    rows.map(|ino| format!("INSERT OR IGNORE INTO frozen VALUES ({ino}); "))
+        .collect()
+}
+
+fn assert_shown(db: &Database, world: &World, context: &str) {
+    assert!(
+        shown(db) == *world,
+        "CONSTRAINT-1, CONSTRAINT-2, CONSTRAINT-3, NAMES-2: {}",
+        context.chars().take(4000).collect::<String>()
+    );
+}
+
+#[test]
+fn what_comes_while_a_commit_is_refused_is_left_without_it() {
+    compare_late(1..=2, 20);
+}
+
+#[test]
+#[ignore = "minutes; cargo xtask soak"]
+fn what_comes_while_commits_are_refused_in_many_worlds() {
+    compare_late(100..=119, 80);
+}
+
+/// The rules come while a commit waits for their maker's lock, and the open group gets operations
+/// that none of them was asked about.
+fn compare_late(seeds: std::ops::RangeInclusive<u64>, rounds: u64) {
+    let (mut early_refused, mut late_refused, mut dependent) = (0, 0, 0);
+    for seed in seeds {
+        let dir = scratch();
+        create(dir.path(), None).close().unwrap();
+        let mut db = open_quiet(dir.path());
+        let mut random = Random::of(seed);
+        let mut world = World::default();
+        for round in 0..rounds {
+            let start = world.clone();
+            let context = format!("seed {seed}, round {round}");
+            let early = random.operate(&db, &mut world, &context);
+            let client = Client::begin(dir.path());
+            let (late, known) = std::thread::scope(|scope| {
+                let commit = scope.spawn(|| db.sync());
+                while !early.is_empty() && db.gauges().unwrap().dirty_inode_count > 0 {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                let late = random.operate(&db, &mut world, &context);
+                let known = random.some_of(&start, &world);
+                client.commit(&format!("{FROZEN} {}", freeze(&known)));
+                commit.join().unwrap().unwrap();
+                (late, known)
+            });
+            db.sync().unwrap();
+            plain(
+                dir.path(),
+                "DROP TRIGGER f1; DROP TRIGGER f2; DROP TRIGGER f3; DROP TABLE frozen",
+            );
+            db.sync().unwrap();
+            let first = without(&start, &early, written(&start, &early, &known));
+            // What is later, and about the same, goes with it.
+            let behind = without(&first.world, &late, first.refused);
+            let behind = behind.done;
+            let second = written(&first.world, &behind, &known);
+            let last = without(&first.world, &behind, second);
+            early_refused += early.len() - first.done.len();
+            dependent += late.len() - behind.len();
+            late_refused += behind.len() - last.done.len();
+            world = last.world;
+            let context = format!("{context}: frozen {known:?}, done {early:?}, then {late:?}");
+            assert_shown(&db, &world, &context);
+            if round % 8 == 7 {
+                drop(db.close());
+                db = open_quiet(dir.path());
+                assert_shown(&db, &world, &context);
+                let report = db.check(true, &mut |_, _| {}).unwrap();
+                assert!(report.findings.is_empty(), "{:?}", report.findings);
+            }
+        }
+        drop(db.close());
+    }
+    eprintln!("{early_refused} refused, {dependent} dependent, {late_refused} refused later");
+    assert!(early_refused > 0 && dependent > 0 && late_refused > 0);
+}
+
+/// A client of SQL that holds the write lock.
+struct Client {
+    child: Child,
+    input: ChildStdin,
+}
+
+impl Client {
+    fn begin(dir: &Path) -> Client {
+        let mut child = Command::new("sqlite3")
+            .args(["-cmd", ".timeout 20000"])
+            .arg(dir.join("t.larder/catalog.db"))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the sqlite3 shell is needed; install it");
+        let mut input = child.stdin.take().unwrap();
+        writeln!(input, "BEGIN IMMEDIATE; SELECT 'begun';").unwrap();
+        let mut line = String::new();
+        let mut output = BufReader::new(child.stdout.take().unwrap());
+        output.read_line(&mut line).unwrap();
+        assert_eq!(line.trim(), "begun");
+        Client { child, input }
+    }
+
+    fn commit(mut self, sql: &str) {
+        writeln!(self.input, "{sql} COMMIT;").unwrap();
+        drop(self.input);
+        assert!(self.child.wait().unwrap().success(), "{sql}");
+    }
 }

@@ -1,73 +1,57 @@
 //! What memory forgets when something was taken out of a commit (`CONSTRAINT-3`, see `refused`).
 
 use crate::Result;
-use crate::commit::dependents::{Blocks, Entry, Going, Id, TakenOut, take_held};
+use crate::commit::dependents::{Blocks, take_held};
+use crate::commit::names::{Known, Names};
 use crate::commit::refused::bytes_beside;
+use crate::commit::taken_out::{Id, TakenOut};
 use crate::engine::{Engine, lock};
 use crate::view::ForeignChange;
-use crate::view::node::{Node, NodeState};
+use crate::view::entries::EntryDelta;
+use crate::view::node::NodeState;
 use crate::write::frozen::FrozenNode;
 use larder_catalog::{AttrMask, CommitOutcome, Held};
 use larder_space::Cover;
-use larder_space::format::{Extent, FileKind, Ino, Name, StoreId};
+use larder_space::format::{Extent, Ino, Name, StoreId};
 use std::collections::HashSet;
-use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 impl Engine {
     /// Makes memory what the catalog is, of all that was taken out and of what the open group did
     /// to it (`CONSTRAINT-3`).
     pub(super) fn forget_taken(
         &self,
-        generation: u64,
         nodes: &mut [FrozenNode],
         mut taken: TakenOut,
+        mut names: Names,
         outcome: CommitOutcome,
     ) -> Result<CommitOutcome> {
         let told = {
             let _barrier = self.close_barrier();
             let _names = self.write_names();
-            let dirty: Vec<Arc<Node>> = lock(&self.group).dirty.clone();
-            let mut later = self.later_entries(generation, &dirty)?;
+            let (dirty, changes) = {
+                let group = lock(&self.group);
+                (group.dirty.clone(), group.names.clone())
+            };
             let mut all = TakenOut {
                 why: taken.why.clone(),
                 stays: taken.stays.clone(),
                 ..TakenOut::default()
             };
-            let mut going = Going::default();
-            going.directories.extend(&taken.stays);
-            for node in &dirty {
-                let state = node.lock();
-                if state.is_deleted || state.is_parting || state.row.nlink == 0 {
-                    going.all.insert((node.store, node.ino));
-                    if node.kind() == FileKind::Directory {
-                        going.directories.insert((node.store, node.ino));
-                    }
-                }
-            }
-            let directories = &going.directories;
-            for (dir, name) in taken
-                .entries
-                .iter()
-                .filter(|(dir, _)| directories.contains(dir))
-            {
-                if (self.patiently(|| self.catalog.dirent(dir.0, dir.1, name))?).is_some() {
-                    all.stay(*dir);
-                }
-            }
-            {
+            names.go_on(self, &changes)?;
+            let is_left = {
                 let group = lock(&self.group);
                 let (allocated, retired) = (group.allocated.clone(), group.retired.clone());
-                let (shared, mut saves) = (group.shared.clone(), group.saves.clone());
+                let (shared, saves) = (group.shared.clone(), group.saves.clone());
                 drop(group);
-                saves.extend(&taken.saves);
                 let blocks = Blocks {
                     allocated: &allocated,
                     retired: &retired,
                     shared: &shared,
                     saves: &saves,
                 };
-                self.close_over(&mut all, &later, &blocks, &going)?;
-            }
+                self.close_over(&mut all, (&mut names, &changes), &blocks)?
+            };
             for node in &dirty {
                 let id = (node.store, node.ino);
                 let Some(why) = all.why.get(&id) else {
@@ -86,35 +70,32 @@ impl Engine {
                     None => is_changed,
                 };
                 if is_news {
-                    self.note_taken(node, why, &later, is_written);
+                    self.note_taken(node, why, &changes, is_written);
                 }
             }
-            later.retain(|entry| !all.entries.contains(&(entry.dir, entry.name.clone())));
-            let names = taken.entries.iter().chain(&all.entries);
-            let dirs: HashSet<Id> = names
-                .map(|(dir, _)| *dir)
-                .chain(all.stays.clone())
-                .collect();
-            for dir in dirs.into_iter().filter(|dir| !all.holds(*dir)) {
-                self.count_links(dir, &later, all.stays.contains(&dir))?;
+            let others: HashSet<Id> = names.others().map(|(dir, ..)| dir).collect();
+            for dir in others.union(&all.stays).filter(|dir| !all.holds(**dir)) {
+                self.count_links(*dir, &mut names, all.stays.contains(dir))?;
             }
             all.gone = std::mem::take(&mut taken.gone);
             all.places = std::mem::take(&mut taken.places);
-            self.forget_in_group(&mut all);
+            self.forget_in_group(&mut all, &is_left);
             self.turn_back(&all);
             let mut told: Vec<Id> = all.why.keys().chain(&all.stays).copied().collect();
-            for ((store, dir), name) in taken.entries.iter().chain(&all.entries) {
-                if let Some(node) = self.cache.find(*store, *dir) {
-                    // What got the name in the open group, and depends on nothing, keeps it.
-                    let is_later = all.entries.contains(&((*store, *dir), name.clone()));
-                    let last = if is_later { u64::MAX } else { generation };
-                    let mut state = node.lock();
-                    state.entries.forget(name, last);
-                    self.rules.take_back(&node, &state);
-                    self.cache.forget_names(&node);
-                }
-                told.push((*store, *dir));
+            for (dir, name, known) in names.others() {
+                self.forget_name(dir, name, known)?;
             }
+            // NAMES-1: also of what leads where it led, as if nothing had been.
+            let gone = changes
+                .iter()
+                .zip(&is_left)
+                .filter(|(_, is_left)| !**is_left);
+            for (change, _) in gone {
+                if let Some(known) = names.get(change.dir, &change.name) {
+                    self.forget_name(change.dir, &change.name, known)?;
+                }
+            }
+            told.extend(others);
             for id in all.why.keys() {
                 self.forget_node(*id)?;
             }
@@ -133,36 +114,36 @@ impl Engine {
         Ok(outcome)
     }
 
-    /// The names that the open group changes.
-    fn later_entries(&self, generation: u64, dirty: &[Arc<Node>]) -> Result<Vec<Entry>> {
-        let mut entries = Vec::new();
-        for dir in dirty.iter().filter(|dir| dir.kind() == FileKind::Directory) {
-            let changed: Vec<(Name, Option<Ino>)> = {
-                let state = dir.lock();
-                let later = state.entries.iter();
-                later
-                    .filter(|(_, delta)| delta.generation > generation)
-                    .map(|(name, delta)| (name.clone(), delta.target.map(|(ino, _)| ino)))
-                    .collect()
-            };
-            for (name, new) in changed {
-                entries.push(Entry {
-                    dir: (dir.store, dir.ino),
-                    old: self.patiently(|| self.catalog.dirent(dir.store, dir.ino, &name))?,
-                    name,
-                    new,
-                });
-            }
+    /// Makes a name in memory what it is.
+    fn forget_name(&self, dir: Id, name: &Name, known: &Known) -> Result<()> {
+        let Some(node) = self.cache.find(dir.0, dir.1) else {
+            return Ok(());
+        };
+        let target = match known.left {
+            Some(ino) => self.kind_of(dir.0, ino)?.map(|kind| (ino, kind)),
+            None => None,
+        };
+        let mut state = node.lock();
+        if known.left == known.committed {
+            state.entries.remove(name);
+        } else if known.is_other() {
+            let generation = self.open_generation.load(Ordering::SeqCst);
+            let delta = EntryDelta { target, generation };
+            state.entries.insert(name.clone(), delta);
         }
-        Ok(entries)
+        self.rules.take_back(&node, &state);
+        self.cache.forget_names(&node);
+        Ok(())
     }
 
     /// Takes inodes out of the open group. The freeze barrier is closed.
-    fn forget_in_group(&self, taken: &mut TakenOut) {
+    fn forget_in_group(&self, taken: &mut TakenOut, is_left: &[bool]) {
         let mut group = lock(&self.group);
         let (group, out) = (&mut *group, &*taken);
         let stays = |store: &StoreId, ino: &Ino| !out.holds((*store, *ino));
         group.dirty.retain(|node| stays(&node.store, &node.ino));
+        let mut is_left = is_left.iter();
+        group.names.retain(|_| *is_left.next().expect("NAMES-1"));
         let gone = take_held(&mut group.retired, &mut group.shared, |held| {
             !stays(&held.1, &held.2)
         });
@@ -255,15 +236,11 @@ impl Engine {
 
     /// A directory has the links that the catalog says, and those that the names give it which the
     /// open group changes. Whoever is in it gave and took some for names that are gone.
-    fn count_links(&self, dir: Id, later: &[Entry], stays: bool) -> Result<()> {
+    fn count_links(&self, dir: Id, names: &mut Names, stays: bool) -> Result<()> {
         let Some(node) = self.cache.find(dir.0, dir.1) else {
             return Ok(());
         };
-        let row = self.patiently(|| self.catalog.inode(dir.0, dir.1))?;
-        let mut nlink = row.map_or(2, |row| row.nlink);
-        for entry in later.iter().filter(|entry| entry.dir == dir) {
-            nlink = nlink.saturating_add_signed(self.links_of(entry)?);
-        }
+        let nlink = self.links(names, dir)?;
         let mut state = node.lock();
         if stays {
             // It was removed, in the commit or in the open group.

@@ -20,12 +20,13 @@
 //!
 //! # Invariants
 //! * `CONSTRAINT-2` What is taken out is what the group changed of the refused inodes, and what
-//!   depends on that: the names that lead or led to them, the names below a directory that is
-//!   refused, what replaced or was replaced by them, what was saved as them, what shares their new
-//!   content, and what later operations did to any of these. A directory that was removed stays
-//!   where a name comes back into it, or leads to one; what else was removed in it is. Everything
-//!   else is committed. *Guard*: one closure over the names of the set, and over those of the open
-//!   group (`dependents`).
+//!   depends on that: operations on names that led or lead to them, that are below a refused
+//!   directory, or that come back; what replaced or was replaced by them, what was saved as them,
+//!   what shares their new content, and what later operations did to any of these. A directory
+//!   that was removed stays where a name comes back into it; what else was removed in it is.
+//!   Everything else is committed. *Guard*: what operations did to names is replayed without it,
+//!   those of the commit and those of the open group (`names`); a closure over blocks
+//!   (`dependents`).
 //! * `CONSTRAINT-3` After the commit memory and catalog agree: what was taken out is, in memory, as
 //!   the catalog has it. *Guard*: it is forgotten under the closed freeze barrier and the namespace
 //!   lock, before the commit is published.
@@ -33,18 +34,21 @@
 //!   before the commit (`refused_content`), or the log and the error say why it could not be kept;
 //!   the log names rule, table and path, and the file's next sync and close answer an error.
 
-use crate::commit::dependents::{Blocks, Entry, Going, Id, TakenOut, take_held};
+use crate::commit::NameChange;
+use crate::commit::dependents::{Blocks, take_held};
+use crate::commit::names::Names;
 use crate::commit::refused_content::RefusedFile;
+use crate::commit::taken_out::{Id, TakenOut};
 use crate::engine::Engine;
 use crate::view::node::{Node, NodeState, Unreported};
 use crate::write::frozen::FrozenNode;
 use crate::{Error, ErrorKind, Result};
 use larder_catalog::{
-    AttrMask, CatalogError, ChangeSet, CommitOutcome, Held, InodeChange, InodeRow, Refusal, Save,
+    AttrMask, CatalogError, ChangeSet, CommitOutcome, Held, InodeChange, InodeRow, Refusal,
 };
 use larder_space::Cover;
-use larder_space::format::{Extent, FileKind, Ino, Name, StoreId};
-use std::collections::{HashMap, HashSet};
+use larder_space::format::{Extent, FileKind, Ino, StoreId};
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -65,12 +69,13 @@ impl Engine {
     /// Commits `set` without what the user's rules refuse (`CONSTRAINT-2`), and forgets that.
     pub(crate) fn commit_accepted(
         &self,
-        generation: u64,
         nodes: &mut [FrozenNode],
         set: &mut ChangeSet,
+        changes: &[NameChange],
         moved_away: &mut Vec<Extent>,
     ) -> Result<CommitOutcome> {
         let mut taken = TakenOut::default();
+        let mut names = None;
         let mut vain_looks = [0, 0];
         let outcome = loop {
             let error = match self.patiently(|| self.catalog.commit(set)) {
@@ -92,11 +97,16 @@ impl Engine {
                 }
                 continue;
             }
-            self.take_out(&found, nodes, set, moved_away, &mut taken)?;
+            let names = match &mut names {
+                Some(names) => names,
+                none => none.insert(Names::of(self, changes)?),
+            };
+            let names = (names, changes);
+            self.take_out(&found, nodes, set, names, moved_away, &mut taken)?;
         };
-        match taken.is_empty() {
-            true => Ok(outcome),
-            false => self.forget_taken(generation, nodes, taken, outcome),
+        match names {
+            None => Ok(outcome),
+            Some(names) => self.forget_taken(nodes, taken, names, outcome),
         }
     }
 
@@ -106,14 +116,18 @@ impl Engine {
         found: &[Refusal],
         nodes: &[FrozenNode],
         set: &mut ChangeSet,
+        (names, changes): (&mut Names, &[NameChange]),
         moved_away: &mut Vec<Extent>,
         taken: &mut TakenOut,
     ) -> Result<()> {
-        let entries = self.entries_of(set)?;
-        let mut out = TakenOut::default();
+        let mut out = TakenOut {
+            why: taken.why.clone(),
+            stays: taken.stays.clone(),
+            ..TakenOut::default()
+        };
         for refusal in found {
             let why = format!("{}: {}", refusal.table, refusal.constraint);
-            out.why.insert((refusal.store, refusal.ino), why);
+            out.depend((refusal.store, refusal.ino), &why);
         }
         let blocks = Blocks {
             allocated: &set.allocated,
@@ -121,95 +135,69 @@ impl Engine {
             shared: &set.shared,
             saves: &set.saves,
         };
-        let mut going = Going::default();
-        let orphans: HashSet<Id> = set.orphans_added.iter().copied().collect();
+        self.close_over(&mut out, (names, changes), &blocks)?;
         for frozen in nodes {
             let id = (frozen.node.store, frozen.node.ino);
-            let is_deleted = frozen.is_deleted && !frozen.is_fresh && !taken.holds(id);
-            if is_deleted || orphans.contains(&id) {
-                going.all.insert(id);
-                if frozen.node.kind() == FileKind::Directory {
-                    going.directories.insert(id);
-                }
-            }
-        }
-        self.close_over(&mut out, &entries, &blocks, &going)?;
-        for frozen in nodes {
-            let id = (frozen.node.store, frozen.node.ino);
-            let Some(why) = out.why.get(&id) else {
+            let Some(why) = out.why.get(&id).filter(|_| !taken.holds(id)) else {
                 continue;
             };
-            let is_changed = frozen.is_fresh || frozen.is_deleted;
+            let is_changed = frozen.is_fresh != frozen.is_deleted;
             if !is_changed && frozen.mask == AttrMask::default() {
                 continue; // It was only moved, or written in place.
             }
+            if frozen.is_fresh && frozen.is_deleted {
+                continue; // It came and went.
+            }
             let is_written = frozen.is_fresh || frozen.mask.size;
-            let kept = self.note_taken(&frozen.node, why, &entries, is_written);
+            let kept = self.note_taken(&frozen.node, why, changes, is_written);
             out.kept.insert(id, kept);
         }
-        self.mend_links(&out, &entries, set)?;
-        self.keep_directories(&out, &entries, nodes, set)?;
+        self.mend_names(names, set)?;
+        self.keep_directories(&out, names, nodes, set)?;
         self.filter(&mut out, set, moved_away);
-        taken.why.extend(out.why);
-        taken.entries.extend(out.entries);
-        taken.stays.extend(out.stays);
+        (taken.why, taken.stays) = (out.why, out.stays);
         taken.kept.extend(out.kept);
-        taken.saves.extend(out.saves);
         taken.gone.extend(out.gone);
         taken.places.extend(out.places);
         Ok(())
     }
 
-    /// The names that a set changes.
-    fn entries_of(&self, set: &ChangeSet) -> Result<Vec<Entry>> {
-        let entry = |(store, dir, name, new): &(StoreId, Ino, Name, Option<Ino>)| {
-            Ok(Entry {
-                dir: (*store, *dir),
-                name: name.clone(),
-                old: self.patiently(|| self.catalog.dirent(*store, *dir, name))?,
-                new: *new,
-            })
-        };
-        set.dirents.iter().map(entry).collect()
-    }
-
-    /// Directories that stay count the directories in them: of names that stay as they were.
-    fn mend_links(&self, out: &TakenOut, entries: &[Entry], set: &mut ChangeSet) -> Result<()> {
-        let mut changes: HashMap<Id, i32> = HashMap::new();
-        for entry in entries {
-            if out.entries.contains(&(entry.dir, entry.name.clone())) && !out.holds(entry.dir) {
-                *changes.entry(entry.dir).or_default() += self.links_of(entry)?;
-            }
-        }
-        for (store, row) in &mut set.inodes {
-            if let InodeChange::Insert(row) | InodeChange::Update(row, _) = row
-                && let Some(change) = changes.get(&(*store, row.ino))
+    /// Names lead to what they lead to without what was taken out, and directories count the
+    /// directories in them.
+    fn mend_names(&self, names: &mut Names, set: &mut ChangeSet) -> Result<()> {
+        (set.dirents).retain_mut(|(store, dir, name, target)| {
+            let known = names.get((*store, *dir), name).expect("NAMES-1");
+            *target = known.left;
+            known.left != known.committed
+        });
+        let others: HashSet<Id> = names.others().map(|(dir, ..)| dir).collect();
+        for (store, change) in &mut set.inodes {
+            if let InodeChange::Insert(row) | InodeChange::Update(row, _) = change
+                && others.contains(&(*store, row.ino))
             {
-                row.nlink = row.nlink.saturating_add_signed(-change);
+                row.nlink = self.links(names, (*store, row.ino))?;
             }
         }
         Ok(())
+    }
+
+    /// The links that a directory has by the names that are left.
+    pub(super) fn links(&self, names: &mut Names, dir: Id) -> Result<u32> {
+        let row = self.patiently(|| self.catalog.inode(dir.0, dir.1))?;
+        let links = row.map_or(2, |row| row.nlink);
+        Ok(links.saturating_add_signed(names.links_of(self, dir)?))
     }
 
     /// Directories that stay are updated, not removed: with the links that they have left.
     fn keep_directories(
         &self,
         out: &TakenOut,
-        entries: &[Entry],
+        names: &mut Names,
         nodes: &[FrozenNode],
         set: &mut ChangeSet,
     ) -> Result<()> {
         if out.stays.is_empty() {
             return Ok(());
-        }
-        let mut links: HashMap<Id, i32> = HashMap::new();
-        for entry in entries
-            .iter()
-            .filter(|entry| out.stays.contains(&entry.dir))
-        {
-            if !out.entries.contains(&(entry.dir, entry.name.clone())) {
-                *links.entry(entry.dir).or_default() += self.links_of(entry)?;
-            }
         }
         set.inodes.retain(|(store, change)| match change {
             InodeChange::Insert(row) | InodeChange::Update(row, _) => {
@@ -224,12 +212,11 @@ impl Engine {
             if !out.stays.contains(&(store, ino)) || out.holds((store, ino)) {
                 continue;
             }
-            let Some(row) = self.patiently(|| self.catalog.inode(store, ino))? else {
+            if frozen.is_fresh {
                 continue;
-            };
-            let change = links.get(&(store, ino)).copied().unwrap_or_default();
+            }
             let kept = InodeRow {
-                nlink: row.nlink.saturating_add_signed(change),
+                nlink: self.links(names, (store, ino))?,
                 ..frozen.row.clone()
             };
             let mask = AttrMask {
@@ -253,15 +240,6 @@ impl Engine {
         Ok(())
     }
 
-    /// By how much a change of a name changes the links of its directory.
-    pub(super) fn links_of(&self, entry: &Entry) -> Result<i32> {
-        let is_directory = |ino: Option<Ino>| -> Result<i32> {
-            let Some(ino) = ino else { return Ok(0) };
-            Ok(i32::from(self.is_directory(entry.dir.0, ino)?))
-        };
-        Ok(is_directory(entry.new)? - is_directory(entry.old)?)
-    }
-
     /// Leaves out of a set what was taken out. What it has written is retired by the commit that
     /// would have named it: somebody may be reading there.
     fn filter(&self, taken: &mut TakenOut, set: &mut ChangeSet, moved_away: &mut Vec<Extent>) {
@@ -271,14 +249,8 @@ impl Engine {
             InodeChange::Insert(row) | InodeChange::Update(row, _) => stays(store, &row.ino),
             InodeChange::Delete(ino) => stays(store, ino),
         });
-        let is_saved = |save: &Save| stays(&save.store, &save.from) && stays(&save.store, &save.to);
-        let saves = set.saves.iter().filter(|save| !is_saved(save)).copied();
-        let saves: Vec<Save> = saves.collect();
-        set.saves.retain(is_saved);
+        (set.saves).retain(|save| stays(&save.store, &save.from) && stays(&save.store, &save.to));
         set.file_ids.retain(|(store, ino, _)| stays(store, ino));
-        (set.dirents).retain(|(store, dir, name, _)| {
-            !out.entries.contains(&((*store, *dir), name.clone())) && stays(store, dir)
-        });
         set.contents.retain(|(store, ino, _)| stays(store, ino));
         set.map_cuts.retain(|(store, ino, _)| stays(store, ino));
         set.map_pages.retain(|(store, ino, ..)| stays(store, ino));
@@ -314,7 +286,7 @@ impl Engine {
         let stayed = Cover::new(gone.iter().copied());
         moved_away.retain(|place| !stayed.overlaps(place));
         set.retired.extend(new);
-        (taken.gone, taken.places, taken.saves) = (gone, places, saves);
+        (taken.gone, taken.places) = (gone, places);
     }
 
     /// Says that something of an inode is taken out, and keeps its content, if the commit or the
@@ -323,7 +295,7 @@ impl Engine {
         &self,
         node: &Arc<Node>,
         why: &str,
-        entries: &[Entry],
+        changes: &[NameChange],
         is_written: bool,
     ) -> u64 {
         let (store, ino) = (node.store, node.ino);
@@ -337,7 +309,7 @@ impl Engine {
             let has_content = is_file && is_written && state.row.size_bytes > 0;
             (state.touch_count, has_content)
         };
-        let path = self.refused_path((store, ino), entries);
+        let path = self.refused_path((store, ino), changes);
         self.refusals.count.fetch_add(1, Ordering::Relaxed);
         let shown = String::from_utf8_lossy(&path).into_owned();
         let table = self.store_name(store);
@@ -379,16 +351,14 @@ impl Engine {
         named.map_or_else(|| format!("store {store}"), |row| row.name)
     }
 
-    /// The path of an inode in its store, as far as the set and the catalog know names.
-    fn refused_path(&self, (store, ino): Id, entries: &[Entry]) -> Vec<u8> {
+    /// The path of an inode in its store, as far as the group and the catalog know names.
+    fn refused_path(&self, (store, ino): Id, changes: &[NameChange]) -> Vec<u8> {
         let mut parts: Vec<Vec<u8>> = Vec::new();
         let mut at = ino;
         while at != Ino::ROOT && parts.len() < 1024 {
-            let known = |entry: &&Entry| {
-                entry.dir.0 == store && (entry.new == Some(at) || entry.old == Some(at))
-            };
-            let found = match entries.iter().find(known) {
-                Some(entry) => Some((entry.dir.1, entry.name.clone())),
+            let known = |one: &&NameChange| one.dir.0 == store && one.target == Some(at);
+            let found = match changes.iter().rev().find(known) {
+                Some(change) => Some((change.dir.1, change.name.clone())),
                 None => match self.catalog.parents(store, at) {
                     Ok(parents) if !parents.is_empty() => parents.into_iter().next(),
                     // It is for a message.

@@ -42,6 +42,7 @@ impl Engine {
         // One lock at a time.
         let reserved_blocks = self.free_space().space.reserved_blocks();
         let candidate_count = lock(&self.compactor).candidate_count();
+        let dirty_inode_count = lock(&self.group).node_count() as u64;
         Ok(Gauges {
             commit_seq: self.known_seq().0,
             group_count: self.commit_lock.committed(),
@@ -51,6 +52,7 @@ impl Engine {
             dirty_bytes: self.dirty_bytes.load(Ordering::Relaxed),
             dirty_bytes_max: self.session.dirty_bytes_max,
             kept_bytes: self.kept_bytes.load(Ordering::Relaxed),
+            dirty_inode_count,
             cached_inode_count,
             cached_inode_bytes,
             foreign_exact_count: self.foreign.exact_count.load(Ordering::Relaxed),

@@ -41,14 +41,6 @@ impl EntryDeltas {
         self.parts[Self::part_of(name)].remove(name);
     }
 
-    /// Forgets a change of `last_generation` or before.
-    pub fn forget(&mut self, name: &Name, last_generation: u64) {
-        let is_it = |delta: &EntryDelta| delta.generation <= last_generation;
-        if self.get(name).is_some_and(is_it) {
-            self.remove(name);
-        }
-    }
-
     /// All, in catalog order.
     pub fn iter(&self) -> impl Iterator<Item = (&Name, &EntryDelta)> {
         self.parts.iter().flatten()

@@ -25,11 +25,12 @@
 //!   [`WriteGuard::commit`].
 
 use crate::Result;
+use crate::commit::NameChange;
 use crate::engine::{Edit, Engine, lock};
 use crate::view::node::{Node, NodeState};
 use crate::write::{Asked, Undo};
 use larder_catalog::{AttrMask, InodeChange, InodeRow, Save};
-use larder_space::format::Ino;
+use larder_space::format::{Ino, Name, StoreId};
 use std::cell::RefCell;
 use std::sync::{Arc, RwLockReadGuard, RwLockWriteGuard};
 
@@ -51,6 +52,8 @@ pub struct WriteGuard<'e> {
 struct UndoList {
     nodes: Vec<NodeBefore>,
     steps: Vec<Undo>,
+    /// A name was changed.
+    has_names: bool,
     /// What was saved in this operation, for the rules.
     saves: Vec<Save>,
     /// The rules were asked about all that was touched.
@@ -234,6 +237,17 @@ impl<'e> WriteGuard<'e> {
         self.undo.borrow_mut().steps.push(undo);
     }
 
+    /// Notes a change of a name (`NAMES-1`).
+    pub(crate) fn note_name(&self, dir: (StoreId, Ino), name: &Name, target: Option<Ino>) {
+        let is_first = !std::mem::replace(&mut self.undo.borrow_mut().has_names, true);
+        lock(&self.engine.group).names.push(NameChange {
+            dir,
+            name: name.clone(),
+            target,
+            is_first,
+        });
+    }
+
     /// Notes a save, for the rules.
     pub(crate) fn note_save(&self, save: Save) {
         self.undo.borrow_mut().saves.push(save);
@@ -277,6 +291,7 @@ impl<'e> WriteGuard<'e> {
                 before,
                 known,
             } => {
+                drop(group.names.pop());
                 drop(group);
                 let mut state = dir.lock();
                 // What a commit has told of meanwhile is the catalog's.

@@ -232,14 +232,14 @@ impl WriteGuard<'_> {
             before: state.entries.get(name).copied(),
             known: self.engine().cache.find_set_name(dir, name.as_bytes()),
         });
+        let ino = target.map(|(ino, _)| ino);
+        self.note_name((dir.store, dir.ino), name, ino);
         let generation = self.engine().open_generation.load(Ordering::SeqCst);
         state
             .entries
             .insert(name.clone(), EntryDelta { target, generation });
         // CACHE-1: in the same step.
-        self.engine()
-            .cache
-            .set_name(dir, name, target.map(|(ino, _)| ino));
+        self.engine().cache.set_name(dir, name, ino);
         state.row.mtime_ns = self.now_ns;
         state.row.ctime_ns = self.now_ns;
         state.mask.mtime = true;
