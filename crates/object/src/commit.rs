@@ -132,6 +132,8 @@ pub(crate) struct Refusals {
     pub unreported: AtomicU64,
     /// What the host has no room for.
     pub held: AllHeld,
+    /// The number to keep the next one by, if nobody else has it; 0: not known yet.
+    pub next_id: AtomicU64,
 }
 
 /// What is held. A leaf lock.

@@ -79,13 +79,14 @@ impl View {
         seq: CommitSeq,
     ) -> View {
         catalog.set_session(session.liveness.id);
+        let cache = NodeCache::new(session.dirty_bytes_max);
         View {
             session,
             catalog,
             moment,
             segments: RwLock::default(),
             namespace: RwLock::default(),
-            cache: NodeCache::default(),
+            cache,
             known_seq: AtomicU64::new(seq.0),
             redo_rows: RedoBook::default(),
             may_have_pieces: AtomicBool::new(false),

@@ -23,6 +23,7 @@ use rustix::fs::{FlockOperation, flock, fstat};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::path::Path;
+use std::sync::atomic::Ordering;
 
 /// The directory.
 const DIRECTORY: &str = "refused";
@@ -185,7 +186,36 @@ fn next_id(kept: &DatabaseDir) -> Result<u64> {
         let stem = Path::new(name).file_stem()?;
         stem.to_str()?.parse::<u64>().ok()
     });
-    Ok(ids.max().map_or(1, |last| last.saturating_add(1)))
+    ids.max().map_or(Ok(1), after)
+}
+
+fn after(id: u64) -> Result<u64> {
+    id.checked_add(1).ok_or_else(|| {
+        Error::new(
+            ErrorKind::Corrupt,
+            format!("{DIRECTORY}/ has a file with the last number, {id}; move it away"),
+        )
+    })
+}
+
+/// Takes the first number from `id` on that nobody has: another session takes them, too. Its
+/// description, locked.
+fn take_id(kept: &DatabaseDir, mut id: u64) -> Result<(u64, File)> {
+    loop {
+        let name = format!("{id}.new");
+        match kept.open_file(&name, Access::MakeNew) {
+            // Who looks for leftovers may have been faster.
+            Ok(file) if !lock_new(&file).map_err(failed)? => {}
+            // The other session may be done with it.
+            Ok(_) if has(kept, &id.to_string())? => {
+                kept.remove_file(&name).map_err(failed)?;
+                id = after(id)?;
+            }
+            Ok(file) => return Ok((id, file)),
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => id = after(id)?,
+            Err(error) => return Err(failed(error)),
+        }
+    }
 }
 
 fn encode(new: &NewRefused<'_>) -> Vec<u8> {
@@ -244,18 +274,12 @@ impl Engine {
             None => &self.session.directory,
         };
         let kept = directory.make_dir(DIRECTORY).map_err(failed)?;
-        let mut id = next_id(&kept)?;
-        // Another session may take the same number.
-        let lock = loop {
-            let name = format!("{id}.new");
-            match kept.open_file(&name, Access::MakeNew) {
-                // Who looks for leftovers may have been faster.
-                Ok(file) if lock_new(&file).map_err(failed)? => break file,
-                Ok(_) => {}
-                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => id += 1,
-                Err(error) => return Err(failed(error)),
-            }
+        let first = match self.refusals.next_id.load(Ordering::Relaxed) {
+            0 => next_id(&kept)?,
+            known => known,
         };
+        let (id, lock) = take_id(&kept, first)?;
+        (self.refusals.next_id).fetch_max(id.saturating_add(1), Ordering::Relaxed);
         let written = self.write_refused(&kept, id, new, lock, read);
         if written.is_err() {
             for name in [format!("{id}.new"), format!("{id}.content")] {
@@ -342,6 +366,27 @@ mod tests {
             std::fs::write(dir.path().join(name), "not as larder writes it").unwrap();
             assert_eq!(next_id(&kept).unwrap(), expected, "{name}");
         }
+        std::fs::write(dir.path().join(u64::MAX.to_string()), "").unwrap();
+        assert_eq!(next_id(&kept).unwrap_err().kind(), ErrorKind::Corrupt);
+        assert_eq!(
+            take_id(&kept, u64::MAX).unwrap_err().kind(),
+            ErrorKind::Corrupt
+        );
+    }
+
+    /// Between the look at all names and the new one another session may have kept something.
+    #[test]
+    fn a_number_that_somebody_has_is_not_taken_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let kept = DatabaseDir::open(dir.path()).unwrap();
+        for name in ["6", "6.content", "7.new"] {
+            std::fs::write(dir.path().join(name), "another's").unwrap();
+        }
+        let (id, _lock) = take_id(&kept, 6).unwrap();
+        assert_eq!(id, 8, "CONSTRAINT-4");
+        let mut left = kept.names().unwrap();
+        left.sort();
+        assert_eq!(left, ["6", "6.content", "7.new", "8.new"]);
     }
 
     #[test]

@@ -9,8 +9,9 @@
 //!   entry sets it in the same step, and a foreign commit that changes the directory drops it.
 //!   Names are read and set with the namespace lock held.
 //! * `CACHE-2` Idle nodes are forgotten, the least recently used first, when nodes keep more than
-//!   [`CACHE_BYTES_MAX`]; the background looks at that after each tick, and an engine that serves
-//!   transactions at the end of each.
+//!   half of what the session may gather, at least [`BYTES_MAX_LEAST`] and at most
+//!   [`BYTES_MAX_MOST`]: one setting bounds the memory of both. The background looks at that after
+//!   each tick, and an engine that serves transactions at the end of each.
 
 use crate::view::node::{Names, Node, NodeState};
 use larder_space::format::{Ino, Name, StoreId};
@@ -19,9 +20,9 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// What nodes keep of the catalog at most, bytes; and how much stays when that is exceeded.
-pub(crate) const CACHE_BYTES_MAX: u64 = 64 << 20;
-const CACHE_BYTES_KEPT: u64 = CACHE_BYTES_MAX / 4 * 3;
+/// What nodes keep of the catalog at most, bytes: with the smallest gather, and with a large one.
+const BYTES_MAX_LEAST: u64 = 16 << 20;
+const BYTES_MAX_MOST: u64 = 64 << 20;
 /// A node without names and map, roughly, bytes.
 const NODE_BYTES: u64 = 800;
 /// A name beside its own bytes, roughly, bytes.
@@ -56,8 +57,9 @@ impl Hasher for IdHasher {
 }
 
 /// The inodes in memory.
-#[derive(Default)]
 pub(crate) struct NodeCache {
+    /// More than that is too much.
+    bytes_max: u64,
     nodes: RwLock<HashMap<Key, Arc<Node>, BuildHasherDefault<IdHasher>>>,
     /// What the nodes keep, bytes.
     bytes: AtomicU64,
@@ -66,6 +68,16 @@ pub(crate) struct NodeCache {
 }
 
 impl NodeCache {
+    /// An empty one of a session that gathers `dirty_bytes_max` at most.
+    pub fn new(dirty_bytes_max: u64) -> NodeCache {
+        NodeCache {
+            bytes_max: (dirty_bytes_max / 2).clamp(BYTES_MAX_LEAST, BYTES_MAX_MOST),
+            nodes: RwLock::default(),
+            bytes: AtomicU64::new(0),
+            clock: AtomicU64::new(0),
+        }
+    }
+
     /// The node, if it is in memory. It counts as used.
     pub fn find(&self, store: StoreId, ino: Ino) -> Option<Arc<Node>> {
         let nodes = self.nodes.read().unwrap_or_else(PoisonError::into_inner);
@@ -200,13 +212,13 @@ impl NodeCache {
     /// Counts a tick; says whether nodes keep too much (`CACHE-2`).
     pub fn tick(&self) -> bool {
         self.clock.fetch_add(1, Ordering::Relaxed);
-        self.bytes.load(Ordering::Relaxed) > CACHE_BYTES_MAX
+        self.bytes.load(Ordering::Relaxed) > self.bytes_max
     }
 
-    /// Forgets idle nodes until the rest keeps no more than [`CACHE_BYTES_KEPT`]. Nobody uses the
-    /// cache meanwhile.
+    /// Forgets idle nodes until the rest keeps three quarters of the most. Nobody uses the cache
+    /// meanwhile.
     pub fn shrink(&self) {
-        self.shrink_to(CACHE_BYTES_KEPT);
+        self.shrink_to(self.bytes_max / 4 * 3);
     }
 
     /// Forgets idle nodes, the least recently used first, until the rest keeps `bytes_kept`.
@@ -286,7 +298,7 @@ mod tests {
 
     #[test]
     fn a_new_directory_knows_all_its_names_until_it_forgets() {
-        let cache = NodeCache::default();
+        let cache = NodeCache::new(0);
         let old = node(2);
         let new = Node::new(StoreId::MAIN, old.lock().row.clone(), true);
         let name = |text: &str| Name::new(text.as_bytes()).unwrap();
@@ -307,7 +319,7 @@ mod tests {
 
     #[test]
     fn the_least_recently_used_go_first_and_the_books_balance() {
-        let cache = NodeCache::default();
+        let cache = NodeCache::new(0);
         let name = Name::new(b"name").unwrap();
         let in_use = cache.insert(node(1));
         for ino in 2..=10 {
@@ -350,12 +362,13 @@ mod tests {
         let host = Engine::open(&path, "host", &options).unwrap();
         let engine = Engine::open_private(&host, false).unwrap();
         engine.snapshot().unwrap();
-        for ino in 2..2 + CACHE_BYTES_MAX / NODE_BYTES + 1000 {
+        let bytes_max = engine.cache.bytes_max;
+        for ino in 2..2 + bytes_max / NODE_BYTES + 1000 {
             engine.cache.insert(node(ino));
         }
-        assert!(engine.cache.size().1 > CACHE_BYTES_MAX);
+        assert!(engine.cache.size().1 > bytes_max);
         engine.commit_transaction().0.unwrap();
-        assert!(engine.cache.size().1 <= CACHE_BYTES_MAX, "CACHE-2");
+        assert!(engine.cache.size().1 <= bytes_max, "CACHE-2");
         engine.close().unwrap();
         host.close().unwrap();
     }
