@@ -322,7 +322,9 @@ fn apply_dirents(
         let mut remove = txn
             .prepare_cached(&sql.dirent_remove)
             .at(&sql.table_dirent)?;
-        for (_, parent, name, ino) in group {
+        // Those that go first: of an inode that moves, a user's UNIQUE index lets one name be.
+        let (made, gone): (Vec<_>, Vec<_>) = group.iter().partition(|change| change.3.is_some());
+        for (_, parent, name, ino) in gone.into_iter().chain(made) {
             let (parent, name) = (signed(parent.0), TextOrBlob(name.as_bytes()));
             if let Some(ino) = ino {
                 let row = params![parent, name, signed(ino.0), since];

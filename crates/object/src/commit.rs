@@ -40,8 +40,8 @@ use std::time::{Duration, Instant};
 #[derive(Default)]
 pub(crate) struct Group {
     pub dirty: Vec<Arc<Node>>,
-    /// What operations did to names, in their order (`NAMES-1`).
-    pub names: Vec<NameChange>,
+    /// What was done to names (`NAMES-1`).
+    pub operations: Vec<Operation>,
     /// When the first change came.
     pub started: Option<Instant>,
     /// Inodes that have lost their last name and may be known still (`NAMELESS-2`).
@@ -80,14 +80,14 @@ pub(crate) struct Group {
     pub reclaim_after: Option<Instant>,
 }
 
-/// What an operation did to one name.
-#[derive(Clone)]
+/// What an operation did to names, in its order.
+pub(crate) type Operation = Vec<NameChange>;
+
+/// A name that was made, changed or removed.
 pub(crate) struct NameChange {
     pub dir: (StoreId, Ino),
     pub name: Name,
     pub target: Option<Ino>,
-    /// It is the first one of its operation.
-    pub is_first: bool,
 }
 
 /// Held while a group is committed, or while nobody shall commit.

@@ -131,10 +131,12 @@ struct Waiting {
 
 /// What takes one step back.
 pub(crate) enum Undo {
-    /// An entry of a directory: what was not committed, and what was known of the name.
+    /// An entry of a directory, what it leads to now; what was not committed, and what was known of
+    /// the name.
     Entry {
         dir: Arc<Node>,
         name: Name,
+        target: Option<Ino>,
         before: Option<EntryDelta>,
         known: Option<Option<Ino>>,
     },

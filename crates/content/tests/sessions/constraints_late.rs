@@ -268,6 +268,12 @@ fn a_name_for_each_file_only_is_a_rule() {
     .unwrap();
     db.sync().unwrap();
     assert_eq!(names(&db, ROOT), ["moved"]);
+    // Whatever order the two names have.
+    let replace = RenameMode::Replace;
+    db.rename(ROOT, &name("moved"), ROOT, &name("earlier"), replace)
+        .unwrap();
+    db.sync().unwrap();
+    assert_eq!(names(&db, ROOT), ["earlier"]);
     assert_sound(&db);
     db.close().unwrap();
 }

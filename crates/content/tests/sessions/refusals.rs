@@ -428,3 +428,159 @@ fn a_file_stays_whose_successor_is_refused() {
     db.sync().unwrap();
     assert_clean(&db);
 }
+
+/// A rule that lets an inode be removed, and not be updated.
+fn keep_as_is(dir: &Path, node: NodeId) {
+    let rule = format!(
+        "CREATE TRIGGER as_is BEFORE UPDATE ON main WHEN old.ino = {} \
+         BEGIN SELECT RAISE(ABORT, 'it stays as it is'); END",
+        node.ino.0
+    );
+    plain(dir, &rule);
+}
+
+fn rename(db: &Database, from: (NodeId, &str), to: (NodeId, &str)) {
+    let (from, to) = ((from.0, name(from.1)), (to.0, name(to.1)));
+    db.rename(from.0, &from.1, to.0, &to.1, RenameMode::Replace)
+        .unwrap();
+}
+
+/// The directory stays at a name that the first look at the set had let go, and that a second one
+/// needs (`NAMES-2`).
+#[test]
+fn what_stays_at_a_name_that_was_let_go_has_that_name() {
+    let dir = scratch();
+    let db = frozen(dir.path());
+    let (from, below) = (folder(&db, ROOT, "s"), folder(&db, ROOT, "n"));
+    let x = put(&db, from, "x", b"x");
+    let file = put(&db, below, "f", b"bytes");
+    db.sync().unwrap();
+    db.unlink(from, &name("x")).unwrap();
+    rename(&db, (ROOT, "n"), (ROOT, "m"));
+    rename(&db, (below, "f"), (from, "f"));
+    rename(&db, (from, "f"), (ROOT, "g"));
+    db.remove_dir(ROOT, &name("s")).unwrap();
+    db.remove_dir(ROOT, &name("m")).unwrap();
+    freeze(dir.path(), &[x]);
+    keep_as_is(dir.path(), from);
+    commit(dir.path(), &db);
+    assert_eq!(attr_of(&db, "/s/x"), x, "CONSTRAINT-2");
+    assert_eq!(attr_of(&db, "/m/f"), file, "NAMES-2");
+    accept_refusal(db.close());
+    let db = open_quiet(dir.path());
+    assert_eq!(attr_of(&db, "/m/f"), file, "NAMES-2");
+    assert_eq!(db.read_dir(ROOT, None, 9).unwrap().len(), 2);
+    assert_clean(&db);
+}
+
+/// The same where the name was let go by an earlier commit.
+#[test]
+fn a_name_that_a_refused_file_had_is_kept_by_what_has_it_next() {
+    let dir = scratch();
+    let db = create(dir.path(), None);
+    let below = folder(&db, ROOT, "n");
+    let file = put(&db, below, "f", b"bytes");
+    db.sync().unwrap();
+    let new = put(&db, ROOT, "m", b"new");
+    refuse_while(dir.path(), &db, new, || {
+        rename(&db, (ROOT, "m"), (ROOT, "t"));
+        rename(&db, (ROOT, "n"), (ROOT, "m"));
+        rename(&db, (below, "f"), (ROOT, "g"));
+        db.remove_dir(ROOT, &name("m")).unwrap();
+    });
+    freeze(dir.path(), &[file]);
+    commit(dir.path(), &db);
+    assert_eq!(attr_of(&db, "/m/f"), file, "NAMES-2");
+    accept_refusal(db.close());
+    let db = open_quiet(dir.path());
+    assert_eq!(attr_of(&db, "/m/f"), file, "NAMES-2");
+    assert_eq!(db.read_dir(ROOT, None, 9).unwrap().len(), 1);
+    assert_clean(&db);
+}
+
+/// Links are those of what is left, whatever an earlier look at the set has left.
+#[test]
+fn a_directory_counts_no_link_of_one_that_came_and_was_refused() {
+    let dir = scratch();
+    let db = frozen(dir.path());
+    let (below, above) = (folder(&db, ROOT, "n"), folder(&db, ROOT, "q"));
+    let file = put(&db, below, "f", b"bytes");
+    db.sync().unwrap();
+    rename(&db, (ROOT, "n"), (above, "m"));
+    rename(&db, (below, "f"), (ROOT, "g"));
+    db.remove_dir(above, &name("m")).unwrap();
+    freeze(dir.path(), &[file]);
+    keep_as_is(dir.path(), below);
+    commit(dir.path(), &db);
+    assert_eq!(attr_of(&db, "/n/f"), file, "CONSTRAINT-2");
+    accept_refusal(db.close());
+    let db = open_quiet(dir.path());
+    assert_eq!(db.attr(above).unwrap().nlink, 2, "CONSTRAINT-3");
+    assert_clean(&db);
+}
+
+/// A directory that stays where the open group has put it is there for whoever asks from below.
+#[test]
+fn a_directory_that_stays_at_a_new_place_knows_its_parent() {
+    let dir = scratch();
+    let db = create(dir.path(), None);
+    let (old, above) = (folder(&db, ROOT, "p"), folder(&db, ROOT, "q"));
+    let below = folder(&db, old, "n");
+    let file = put(&db, below, "f", b"bytes");
+    db.sync().unwrap();
+    let mode = SetAttr {
+        mode: Some(0o600),
+        ..SetAttr::default()
+    };
+    db.set_attr(file, &mode).unwrap();
+    refuse_while(dir.path(), &db, file, || {
+        rename(&db, (old, "n"), (above, "m"));
+        rename(&db, (below, "f"), (ROOT, "g"));
+        db.remove_dir(above, &name("m")).unwrap();
+    });
+    assert_eq!(db.parent(below).unwrap(), above, "NAMES-2");
+    let into_itself = db.rename(ROOT, &name("q"), below, &name("q"), RenameMode::Replace);
+    assert_eq!(into_itself.unwrap_err().kind(), ErrorKind::InvalidInput);
+    commit(dir.path(), &db);
+    assert_eq!(attr_of(&db, "/q/m/f"), file, "NAMES-2");
+    assert_eq!(db.attr(above).unwrap().nlink, 3);
+}
+
+/// What came back into it in one look at the operations is gone in the next.
+#[test]
+fn a_directory_is_removed_if_nothing_came_back_in_the_end() {
+    let dir = scratch();
+    let db = frozen(dir.path());
+    let below = folder(&db, ROOT, "d");
+    let (a, x) = (put(&db, ROOT, "a", b"a"), put(&db, ROOT, "x", b"x"));
+    db.sync().unwrap();
+    rename(&db, (ROOT, "a"), (below, "g"));
+    rename(&db, (below, "g"), (ROOT, "x"));
+    db.remove_dir(ROOT, &name("d")).unwrap();
+    freeze(dir.path(), &[x]);
+    commit(dir.path(), &db);
+    assert_eq!((attr_of(&db, "/a"), attr_of(&db, "/x")), (a, x));
+    assert!(db.resolve(b"/d", false).is_err(), "CONSTRAINT-2");
+}
+
+/// A long chain of saves of which the last is refused: all of it goes, at once; what came and went
+/// is reported by nobody.
+#[test]
+fn a_chain_of_saves_goes_as_one() {
+    let dir = scratch();
+    let db = create(dir.path(), None);
+    let old = put(&db, ROOT, "f", b"old");
+    db.sync().unwrap();
+    db.set_xattr(old, b"user.a", b"1", XattrMode::Set).unwrap();
+    let before = db.gauges().unwrap().refused_count;
+    refuse_while(dir.path(), &db, old, || {
+        for _ in 0..5000 {
+            make(&db, ROOT, "tmp");
+            rename(&db, (ROOT, "tmp"), (ROOT, "f"));
+        }
+    });
+    commit(dir.path(), &db);
+    assert_eq!(attr_of(&db, "/f"), old, "CONSTRAINT-2");
+    let refused = db.gauges().unwrap().refused_count - before;
+    assert!(refused <= 3, "{refused} are reported");
+}

@@ -2,7 +2,6 @@
 //! `refused`).
 
 use crate::Result;
-use crate::commit::NameChange;
 use crate::commit::names::Names;
 use crate::commit::taken_out::TakenOut;
 use crate::engine::Engine;
@@ -20,13 +19,13 @@ pub(super) struct Blocks<'g> {
 
 impl Blocks<'_> {
     /// Adds what depends on what is taken out by blocks, once: what shares content that nobody has
-    /// without it goes with it, and what was saved as it: what users attached to that has no other
-    /// place.
-    fn close(&self, out: &mut TakenOut) {
+    /// without it goes with it, and the names of what was saved as it: what users attached to that
+    /// has no other place.
+    fn close(&self, out: &mut TakenOut, names: &Names) {
         for save in self.saves {
-            if out.holds((save.store, save.to)) {
-                let why = "what it was saved as was refused";
-                out.depend((save.store, save.from), why);
+            let from = (save.store, save.from);
+            if out.holds((save.store, save.to)) && names.has_subject(from) {
+                out.depend(from, "what it was saved as was refused");
             }
         }
         let is_out = |(_, store, ino): &Held| out.holds((*store, *ino));
@@ -54,20 +53,19 @@ impl Blocks<'_> {
 }
 
 impl Engine {
-    /// Adds what depends on what is taken out (`CONSTRAINT-2`). Says of each change of a name
-    /// whether it is left.
+    /// Adds what depends on what is taken out (`CONSTRAINT-2`).
     pub(super) fn close_over(
         &self,
         out: &mut TakenOut,
-        (names, changes): (&mut Names, &[NameChange]),
+        names: &mut Names,
         blocks: &Blocks<'_>,
-    ) -> Result<Vec<bool>> {
+    ) -> Result<()> {
         loop {
-            let before = (out.why.len(), out.stays.len());
-            let is_left = names.replay(self, changes, out)?;
-            blocks.close(out);
-            if (out.why.len(), out.stays.len()) == before {
-                return Ok(is_left);
+            names.replay(self, out)?;
+            let before = out.why.len();
+            blocks.close(out, names);
+            if out.why.len() == before {
+                return Ok(());
             }
         }
     }

@@ -2,8 +2,8 @@
 
 use crate::Result;
 use crate::commit::dependents::{Blocks, take_held};
-use crate::commit::names::{Known, Names};
-use crate::commit::refused::bytes_beside;
+use crate::commit::names::Names;
+use crate::commit::refused::{bytes_beside, is_change};
 use crate::commit::taken_out::{Id, TakenOut};
 use crate::engine::{Engine, lock};
 use crate::view::ForeignChange;
@@ -12,8 +12,7 @@ use crate::view::node::NodeState;
 use crate::write::frozen::FrozenNode;
 use larder_catalog::{AttrMask, CommitOutcome, Held};
 use larder_space::Cover;
-use larder_space::format::{Extent, Ino, Name, StoreId};
-use std::collections::HashSet;
+use larder_space::format::{Extent, FileKind, Ino, Name, StoreId};
 use std::sync::atomic::Ordering;
 
 impl Engine {
@@ -23,35 +22,36 @@ impl Engine {
         &self,
         nodes: &mut [FrozenNode],
         mut taken: TakenOut,
-        mut names: Names,
+        names: Names,
         outcome: CommitOutcome,
     ) -> Result<CommitOutcome> {
         let told = {
             let _barrier = self.close_barrier();
             let _names = self.write_names();
-            let (dirty, changes) = {
-                let group = lock(&self.group);
-                (group.dirty.clone(), group.names.clone())
+            let (dirty, operations) = {
+                let mut group = lock(&self.group);
+                (group.dirty.clone(), std::mem::take(&mut group.operations))
             };
+            let mut names = names.go_on(self, operations)?;
             let mut all = TakenOut {
                 why: taken.why.clone(),
-                stays: taken.stays.clone(),
                 ..TakenOut::default()
             };
-            names.go_on(self, &changes)?;
-            let is_left = {
+            {
                 let group = lock(&self.group);
                 let (allocated, retired) = (group.allocated.clone(), group.retired.clone());
-                let (shared, saves) = (group.shared.clone(), group.saves.clone());
+                let (shared, mut saves) = (group.shared.clone(), group.saves.clone());
                 drop(group);
+                saves.extend(&taken.saves);
                 let blocks = Blocks {
                     allocated: &allocated,
                     retired: &retired,
                     shared: &shared,
                     saves: &saves,
                 };
-                self.close_over(&mut all, (&mut names, &changes), &blocks)?
-            };
+                self.close_over(&mut all, &mut names, &blocks)?;
+            }
+            all.stays.extend(&taken.stays);
             for node in &dirty {
                 let id = (node.store, node.ino);
                 let Some(why) = all.why.get(&id) else {
@@ -61,8 +61,7 @@ impl Engine {
                 let (is_changed, is_written, touch_count) = {
                     let state = node.lock();
                     let is_written = state.mask.size || !state.content.gather.is_empty();
-                    let is_new = state.is_fresh || state.is_deleted;
-                    let is_changed = is_new || state.mask != AttrMask::default();
+                    let is_changed = is_change(state.is_fresh, state.is_deleted, state.mask);
                     (is_changed || is_written, is_written, state.touch_count)
                 };
                 let is_news = match taken.kept.get(&id) {
@@ -70,32 +69,22 @@ impl Engine {
                     None => is_changed,
                 };
                 if is_news {
-                    self.note_taken(node, why, &changes, is_written);
+                    self.note_taken(node, why, &names, is_written);
                 }
             }
-            let others: HashSet<Id> = names.others().map(|(dir, ..)| dir).collect();
-            for dir in others.union(&all.stays).filter(|dir| !all.holds(**dir)) {
+            let touched = names.touched();
+            for dir in touched.union(&all.stays).filter(|dir| !all.holds(**dir)) {
                 self.count_links(*dir, &mut names, all.stays.contains(dir))?;
             }
             all.gone = std::mem::take(&mut taken.gone);
             all.places = std::mem::take(&mut taken.places);
-            self.forget_in_group(&mut all, &is_left);
+            for dir in &touched {
+                self.forget_names(*dir, &names)?;
+            }
+            self.forget_in_group(&mut all, names);
             self.turn_back(&all);
             let mut told: Vec<Id> = all.why.keys().chain(&all.stays).copied().collect();
-            for (dir, name, known) in names.others() {
-                self.forget_name(dir, name, known)?;
-            }
-            // NAMES-1: also of what leads where it led, as if nothing had been.
-            let gone = changes
-                .iter()
-                .zip(&is_left)
-                .filter(|(_, is_left)| !**is_left);
-            for (change, _) in gone {
-                if let Some(known) = names.get(change.dir, &change.name) {
-                    self.forget_name(change.dir, &change.name, known)?;
-                }
-            }
-            told.extend(others);
+            told.extend(touched);
             for id in all.why.keys() {
                 self.forget_node(*id)?;
             }
@@ -114,36 +103,42 @@ impl Engine {
         Ok(outcome)
     }
 
-    /// Makes a name in memory what it is.
-    fn forget_name(&self, dir: Id, name: &Name, known: &Known) -> Result<()> {
+    /// Makes the names in a directory, in memory, what they are (`NAMES-1`: also those that lead
+    /// where they led, as if nothing had been).
+    fn forget_names(&self, dir: Id, names: &Names) -> Result<()> {
         let Some(node) = self.cache.find(dir.0, dir.1) else {
             return Ok(());
         };
-        let target = match known.left {
-            Some(ino) => self.kind_of(dir.0, ino)?.map(|kind| (ino, kind)),
-            None => None,
-        };
-        let mut state = node.lock();
-        if known.left == known.committed {
-            state.entries.remove(name);
-        } else if known.is_other() {
-            let generation = self.open_generation.load(Ordering::SeqCst);
-            let delta = EntryDelta { target, generation };
-            state.entries.insert(name.clone(), delta);
+        let mut targets: Vec<(&Name, Option<(Ino, FileKind)>)> = Vec::new();
+        let others = names.known_in(dir).filter(|(_, known)| known.is_other());
+        for (name, known) in others {
+            let target = match known.left {
+                Some(ino) => self.kind_of(dir.0, ino)?.map(|kind| (ino, kind)),
+                None => None,
+            };
+            targets.push((name, target));
         }
+        let generation = self.open_generation.load(Ordering::SeqCst);
+        let mut state = node.lock();
+        for (name, target) in targets {
+            (state.entries).insert(name.clone(), EntryDelta { target, generation });
+        }
+        let as_before = names
+            .known_in(dir)
+            .filter(|(_, known)| known.left == known.committed);
+        as_before.for_each(|(name, _)| state.entries.remove(name));
         self.rules.take_back(&node, &state);
         self.cache.forget_names(&node);
         Ok(())
     }
 
     /// Takes inodes out of the open group. The freeze barrier is closed.
-    fn forget_in_group(&self, taken: &mut TakenOut, is_left: &[bool]) {
+    fn forget_in_group(&self, taken: &mut TakenOut, names: Names) {
         let mut group = lock(&self.group);
         let (group, out) = (&mut *group, &*taken);
         let stays = |store: &StoreId, ino: &Ino| !out.holds((*store, *ino));
         group.dirty.retain(|node| stays(&node.store, &node.ino));
-        let mut is_left = is_left.iter();
-        group.names.retain(|_| *is_left.next().expect("NAMES-1"));
+        group.operations = names.into_left();
         let gone = take_held(&mut group.retired, &mut group.shared, |held| {
             !stays(&held.1, &held.2)
         });
@@ -245,7 +240,7 @@ impl Engine {
         if stays {
             // It was removed, in the commit or in the open group.
             (state.is_deleted, state.is_parting) = (false, false);
-            state.parent = None;
+            state.parent = names.place_of(dir).map(|(_, ino)| ino);
             state.mask.nlink |= state.in_group;
         }
         if stays || (state.row.nlink > 0 && !state.is_deleted && !state.is_parting) {

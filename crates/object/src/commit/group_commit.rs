@@ -522,8 +522,8 @@ impl Engine {
         // COMMIT-2: the extents above were flushed by flush_contents, or are redo rows of this
         // commit.
         let mut moved_away = group.moved_away;
-        let (names, moved) = (&group.names, &mut moved_away);
-        let outcome = self.commit_accepted(&mut nodes, &mut set, names, moved)?;
+        let (operations, moved) = (group.operations, &mut moved_away);
+        let outcome = self.commit_accepted(&mut nodes, &mut set, operations, moved)?;
         self.publish(generation, &nodes, &set, &outcome, moved_away);
         if let (Some(wished), Some(kept)) = (&horizon, &outcome.reclaim_horizon) {
             self.note_pruned(kept);

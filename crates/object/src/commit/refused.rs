@@ -20,13 +20,12 @@
 //!
 //! # Invariants
 //! * `CONSTRAINT-2` What is taken out is what the group changed of the refused inodes, and what
-//!   depends on that: operations on names that led or lead to them, that are below a refused
-//!   directory, or that come back; what replaced or was replaced by them, what was saved as them,
-//!   what shares their new content, and what later operations did to any of these. A directory
-//!   that was removed stays where a name comes back into it; what else was removed in it is.
-//!   Everything else is committed. *Guard*: what operations did to names is replayed without it,
-//!   those of the commit and those of the open group (`names`); a closure over blocks
-//!   (`dependents`).
+//!   depends on that: operations on names that led or lead to them or are in a refused directory,
+//!   what took a name that comes back, what replaced or was replaced by them, what was saved as
+//!   them, what shares their new content, and what later operations did to any of these. A
+//!   directory whose removal is refused stays; what else was removed in it is. Everything else is
+//!   committed. *Guard*: the operations of the commit, and those of the open group, are replayed
+//!   without it (`names`); a closure over blocks (`dependents`).
 //! * `CONSTRAINT-3` After the commit memory and catalog agree: what was taken out is, in memory, as
 //!   the catalog has it. *Guard*: it is forgotten under the closed freeze barrier and the namespace
 //!   lock, before the commit is published.
@@ -34,7 +33,7 @@
 //!   before the commit (`refused_content`), or the log and the error say why it could not be kept;
 //!   the log names rule, table and path, and the file's next sync and close answer an error.
 
-use crate::commit::NameChange;
+use crate::commit::Operation;
 use crate::commit::dependents::{Blocks, take_held};
 use crate::commit::names::Names;
 use crate::commit::refused_content::RefusedFile;
@@ -44,11 +43,10 @@ use crate::view::node::{Node, NodeState, Unreported};
 use crate::write::frozen::FrozenNode;
 use crate::{Error, ErrorKind, Result};
 use larder_catalog::{
-    AttrMask, CatalogError, ChangeSet, CommitOutcome, Held, InodeChange, InodeRow, Refusal,
+    AttrMask, CatalogError, ChangeSet, CommitOutcome, Held, InodeChange, InodeRow, Refusal, Save,
 };
 use larder_space::Cover;
-use larder_space::format::{Extent, FileKind, Ino, StoreId};
-use std::collections::HashSet;
+use larder_space::format::{Extent, FileKind, Ino, Name, StoreId};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -71,11 +69,11 @@ impl Engine {
         &self,
         nodes: &mut [FrozenNode],
         set: &mut ChangeSet,
-        changes: &[NameChange],
+        operations: Vec<Operation>,
         moved_away: &mut Vec<Extent>,
     ) -> Result<CommitOutcome> {
         let mut taken = TakenOut::default();
-        let mut names = None;
+        let (mut names, mut operations) = (None, Some(operations));
         let mut vain_looks = [0, 0];
         let outcome = loop {
             let error = match self.patiently(|| self.catalog.commit(set)) {
@@ -99,9 +97,8 @@ impl Engine {
             }
             let names = match &mut names {
                 Some(names) => names,
-                none => none.insert(Names::of(self, changes)?),
+                none => none.insert(Names::of(self, operations.take().unwrap_or_default())?),
             };
-            let names = (names, changes);
             self.take_out(&found, nodes, set, names, moved_away, &mut taken)?;
         };
         match names {
@@ -116,7 +113,7 @@ impl Engine {
         found: &[Refusal],
         nodes: &[FrozenNode],
         set: &mut ChangeSet,
-        (names, changes): (&mut Names, &[NameChange]),
+        names: &mut Names,
         moved_away: &mut Vec<Extent>,
         taken: &mut TakenOut,
     ) -> Result<()> {
@@ -135,21 +132,18 @@ impl Engine {
             shared: &set.shared,
             saves: &set.saves,
         };
-        self.close_over(&mut out, (names, changes), &blocks)?;
+        self.close_over(&mut out, names, &blocks)?;
+        names.fix_stays(&out);
         for frozen in nodes {
             let id = (frozen.node.store, frozen.node.ino);
             let Some(why) = out.why.get(&id).filter(|_| !taken.holds(id)) else {
                 continue;
             };
-            let is_changed = frozen.is_fresh != frozen.is_deleted;
-            if !is_changed && frozen.mask == AttrMask::default() {
+            if !is_change(frozen.is_fresh, frozen.is_deleted, frozen.mask) {
                 continue; // It was only moved, or written in place.
             }
-            if frozen.is_fresh && frozen.is_deleted {
-                continue; // It came and went.
-            }
             let is_written = frozen.is_fresh || frozen.mask.size;
-            let kept = self.note_taken(&frozen.node, why, changes, is_written);
+            let kept = self.note_taken(&frozen.node, why, names, is_written);
             out.kept.insert(id, kept);
         }
         self.mend_names(names, set)?;
@@ -157,6 +151,7 @@ impl Engine {
         self.filter(&mut out, set, moved_away);
         (taken.why, taken.stays) = (out.why, out.stays);
         taken.kept.extend(out.kept);
+        taken.saves.extend(out.saves);
         taken.gone.extend(out.gone);
         taken.places.extend(out.places);
         Ok(())
@@ -165,15 +160,14 @@ impl Engine {
     /// Names lead to what they lead to without what was taken out, and directories count the
     /// directories in them.
     fn mend_names(&self, names: &mut Names, set: &mut ChangeSet) -> Result<()> {
-        (set.dirents).retain_mut(|(store, dir, name, target)| {
-            let known = names.get((*store, *dir), name).expect("NAMES-1");
-            *target = known.left;
-            known.left != known.committed
-        });
-        let others: HashSet<Id> = names.others().map(|(dir, ..)| dir).collect();
+        let is_known =
+            |(store, dir, name, _): &(StoreId, Ino, Name, _)| names.knows((*store, *dir), name);
+        debug_assert!(set.dirents.iter().all(is_known), "NAMES-1");
+        set.dirents = names.changes();
         for (store, change) in &mut set.inodes {
             if let InodeChange::Insert(row) | InodeChange::Update(row, _) = change
-                && others.contains(&(*store, row.ino))
+                && row.nlink > 0
+                && names.has_changes_in((*store, row.ino))
             {
                 row.nlink = self.links(names, (*store, row.ino))?;
             }
@@ -249,7 +243,10 @@ impl Engine {
             InodeChange::Insert(row) | InodeChange::Update(row, _) => stays(store, &row.ino),
             InodeChange::Delete(ino) => stays(store, ino),
         });
-        (set.saves).retain(|save| stays(&save.store, &save.from) && stays(&save.store, &save.to));
+        let is_saved = |save: &Save| stays(&save.store, &save.from) && stays(&save.store, &save.to);
+        let saves = set.saves.iter().filter(|save| !is_saved(save)).copied();
+        let saves: Vec<Save> = saves.collect();
+        set.saves.retain(is_saved);
         set.file_ids.retain(|(store, ino, _)| stays(store, ino));
         set.contents.retain(|(store, ino, _)| stays(store, ino));
         set.map_cuts.retain(|(store, ino, _)| stays(store, ino));
@@ -286,7 +283,7 @@ impl Engine {
         let stayed = Cover::new(gone.iter().copied());
         moved_away.retain(|place| !stayed.overlaps(place));
         set.retired.extend(new);
-        (taken.gone, taken.places) = (gone, places);
+        (taken.gone, taken.places, taken.saves) = (gone, places, saves);
     }
 
     /// Says that something of an inode is taken out, and keeps its content, if the commit or the
@@ -295,7 +292,7 @@ impl Engine {
         &self,
         node: &Arc<Node>,
         why: &str,
-        changes: &[NameChange],
+        names: &Names,
         is_written: bool,
     ) -> u64 {
         let (store, ino) = (node.store, node.ino);
@@ -309,7 +306,7 @@ impl Engine {
             let has_content = is_file && is_written && state.row.size_bytes > 0;
             (state.touch_count, has_content)
         };
-        let path = self.refused_path((store, ino), changes);
+        let path = self.refused_path((store, ino), names);
         self.refusals.count.fetch_add(1, Ordering::Relaxed);
         let shown = String::from_utf8_lossy(&path).into_owned();
         let table = self.store_name(store);
@@ -352,13 +349,12 @@ impl Engine {
     }
 
     /// The path of an inode in its store, as far as the group and the catalog know names.
-    fn refused_path(&self, (store, ino): Id, changes: &[NameChange]) -> Vec<u8> {
+    fn refused_path(&self, (store, ino): Id, names: &Names) -> Vec<u8> {
         let mut parts: Vec<Vec<u8>> = Vec::new();
         let mut at = ino;
         while at != Ino::ROOT && parts.len() < 1024 {
-            let known = |one: &&NameChange| one.dir.0 == store && one.target == Some(at);
-            let found = match changes.iter().rev().find(known) {
-                Some(change) => Some((change.dir.1, change.name.clone())),
+            let found = match names.last_of((store, at)) {
+                Some((dir, name)) => Some((dir.1, name.clone())),
                 None => match self.catalog.parents(store, at) {
                     Ok(parents) if !parents.is_empty() => parents.into_iter().next(),
                     // It is for a message.
@@ -444,6 +440,15 @@ impl Engine {
                 ),
             )),
         }
+    }
+}
+
+/// Whether it is a change of an inode's own: what only was moved, or came and went, has none.
+pub(super) fn is_change(is_fresh: bool, is_deleted: bool, mask: AttrMask) -> bool {
+    match (is_fresh, is_deleted) {
+        (true, true) => false,
+        (false, false) => mask != AttrMask::default(),
+        _ => true,
     }
 }
 

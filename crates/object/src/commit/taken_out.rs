@@ -1,5 +1,6 @@
 //! What was taken out of a commit (see `refused`).
 
+use larder_catalog::Save;
 use larder_space::format::{Extent, Ino, StoreId};
 use std::collections::{HashMap, HashSet};
 
@@ -11,9 +12,11 @@ pub(crate) type Id = (StoreId, Ino);
 pub(super) struct TakenOut {
     /// Why: table and rule.
     pub why: HashMap<Id, String>,
-    /// Directories that were removed and stay, for what comes back below them. What else was done
-    /// in them is done.
+    /// Directories that were removed and stay: what removed them was refused. What else was done in
+    /// them is done.
     pub stays: HashSet<Id>,
+    /// Saves that are not committed.
+    pub saves: Vec<Save>,
     /// How often an inode had been touched when its content was kept.
     pub kept: HashMap<Id, u64>,
     /// What is not let go of after all.
@@ -26,13 +29,6 @@ impl TakenOut {
     /// An inode goes with what is taken out.
     pub fn depend(&mut self, id: Id, why: &str) {
         self.why.entry(id).or_insert_with(|| why.to_owned());
-    }
-
-    /// A directory is not removed.
-    pub fn stay(&mut self, id: Id) {
-        if !self.holds(id) {
-            self.stays.insert(id);
-        }
     }
 
     pub fn holds(&self, id: Id) -> bool {

@@ -25,14 +25,17 @@
 //!   [`WriteGuard::commit`].
 
 use crate::Result;
-use crate::commit::NameChange;
+use crate::commit::{NameChange, Operation};
 use crate::engine::{Edit, Engine, lock};
 use crate::view::node::{Node, NodeState};
 use crate::write::{Asked, Undo};
 use larder_catalog::{AttrMask, InodeChange, InodeRow, Save};
-use larder_space::format::{Ino, Name, StoreId};
+use larder_space::format::Ino;
 use std::cell::RefCell;
 use std::sync::{Arc, RwLockReadGuard, RwLockWriteGuard};
+
+/// Operations on names that one group has at most.
+const OPERATIONS_MAX: usize = 1 << 16;
 
 /// A change of names and attributes under way: all of it is seen at once, and is in one commit.
 /// Dropped without [`WriteGuard::commit`] it has not happened (`GUARD-2`).
@@ -52,8 +55,6 @@ pub struct WriteGuard<'e> {
 struct UndoList {
     nodes: Vec<NodeBefore>,
     steps: Vec<Undo>,
-    /// A name was changed.
-    has_names: bool,
     /// What was saved in this operation, for the rules.
     saves: Vec<Save>,
     /// The rules were asked about all that was touched.
@@ -89,9 +90,9 @@ impl Engine {
 
     /// The same for a user of the writer lock.
     pub(crate) fn begin_write<'e>(&'e self, edit: Edit<'e>) -> Result<WriteGuard<'e>> {
-        if self.rules.is_full() {
+        if self.rules.is_full() || lock(&self.group).operations.len() >= OPERATIONS_MAX {
             // Each operation is asked about behind all that wait: that they are few bounds what it
-            // costs.
+            // costs. Names changed again and again are to take no more memory than that.
             self.commit_now()?;
         }
         debug_assert!(self.writer_lock.is_held(), "GUARD-1");
@@ -137,6 +138,25 @@ impl<'e> WriteGuard<'e> {
             if state.is_deleted && !before.is_deleted {
                 self.engine.discard(&mut state, 0, u64::MAX);
             }
+        }
+        // NAMES-1
+        let steps = std::mem::take(&mut undo.steps);
+        if self.engine.private.is_some() || self.engine.catalog.is_clients() {
+            return;
+        }
+        let change = |step: Undo| match step {
+            Undo::Entry {
+                dir, name, target, ..
+            } => Some(NameChange {
+                dir: (dir.store, dir.ino),
+                name,
+                target,
+            }),
+            _ => None,
+        };
+        let operation: Operation = steps.into_iter().filter_map(change).collect();
+        if !operation.is_empty() {
+            lock(&self.engine.group).operations.push(operation);
         }
     }
 
@@ -234,18 +254,9 @@ impl<'e> WriteGuard<'e> {
 
     /// Notes what takes a step back.
     pub(crate) fn push_undo(&self, undo: Undo) {
-        self.undo.borrow_mut().steps.push(undo);
-    }
-
-    /// Notes a change of a name (`NAMES-1`).
-    pub(crate) fn note_name(&self, dir: (StoreId, Ino), name: &Name, target: Option<Ino>) {
-        let is_first = !std::mem::replace(&mut self.undo.borrow_mut().has_names, true);
-        lock(&self.engine.group).names.push(NameChange {
-            dir,
-            name: name.clone(),
-            target,
-            is_first,
-        });
+        let mut list = self.undo.borrow_mut();
+        debug_assert!(!list.is_over, "GUARD-2, NAMES-1");
+        list.steps.push(undo);
     }
 
     /// Notes a save, for the rules.
@@ -290,8 +301,8 @@ impl<'e> WriteGuard<'e> {
                 name,
                 before,
                 known,
+                ..
             } => {
-                drop(group.names.pop());
                 drop(group);
                 let mut state = dir.lock();
                 // What a commit has told of meanwhile is the catalog's.

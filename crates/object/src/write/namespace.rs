@@ -226,14 +226,14 @@ impl WriteGuard<'_> {
         let mut state = self.engine().lock_node(dir)?;
         self.step("set an entry")?;
         self.remember(dir, &state);
+        let ino = target.map(|(ino, _)| ino);
         self.push_undo(Undo::Entry {
             dir: dir.clone(),
             name: name.clone(),
+            target: ino,
             before: state.entries.get(name).copied(),
             known: self.engine().cache.find_set_name(dir, name.as_bytes()),
         });
-        let ino = target.map(|(ino, _)| ino);
-        self.note_name((dir.store, dir.ino), name, ino);
         let generation = self.engine().open_generation.load(Ordering::SeqCst);
         state
             .entries
