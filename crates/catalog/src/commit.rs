@@ -322,9 +322,7 @@ fn apply_dirents(
         let mut remove = txn
             .prepare_cached(&sql.dirent_remove)
             .at(&sql.table_dirent)?;
-        // Those that go first: of an inode that moves, a user's UNIQUE index lets one name be.
-        let (made, gone): (Vec<_>, Vec<_>) = group.iter().partition(|change| change.3.is_some());
-        for (_, parent, name, ino) in gone.into_iter().chain(made) {
+        for (_, parent, name, ino) in group {
             let (parent, name) = (signed(parent.0), TextOrBlob(name.as_bytes()));
             if let Some(ino) = ino {
                 let row = params![parent, name, signed(ino.0), since];

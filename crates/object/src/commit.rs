@@ -81,7 +81,7 @@ pub(crate) struct Group {
 }
 
 /// What an operation did to names, in its order.
-pub(crate) type Operation = Vec<NameChange>;
+pub(crate) type Operation = Box<[NameChange]>;
 
 /// A name that was made, changed or removed.
 pub(crate) struct NameChange {

@@ -81,37 +81,48 @@ impl Frozen {
 /// those that would not do the same without these.
 /// `stays`: directories that are not removed.
 fn without(start: &World, done: &[Done], mut refused: Vec<u64>, stays: &[u64]) -> Left {
-    loop {
+    let take_out = |one: &Done, refused: &mut Vec<u64>| {
+        // A directory that was to be removed stays; what else was done in it is done.
+        let removed = one.removed.filter(|ino| start.inodes.contains_key(ino));
         let before = refused.len();
+        for ino in one.subjects.iter().filter(|ino| Some(**ino) != removed) {
+            if !refused.contains(ino) {
+                refused.push(*ino);
+            }
+        }
+        refused.len() > before
+    };
+    'again: loop {
+        let is_about = |one: &Done, refused: &[u64]| {
+            let directories = one.operation.directories();
+            let mut about = one.subjects.iter().chain(&directories);
+            about.any(|ino| refused.contains(ino))
+        };
+        // What is about one that is refused goes, before what is left is judged.
+        for one in done {
+            if is_about(one, &refused) && take_out(one, &mut refused) {
+                continue 'again;
+            }
+        }
         let mut world = start.clone();
         let mut left = Vec::new();
         for one in done {
-            let directories = one.operation.directories();
-            let mut about = one.subjects.iter().chain(&directories);
-            let is_refused = about.any(|ino| refused.contains(ino))
+            let is_refused = is_about(one, &refused)
                 || one.removed.is_some_and(|ino| stays.contains(&ino))
                 || one.successor.is_some_and(|ino| refused.contains(&ino));
             let mut tried = world.clone();
             if !is_refused && tried.run(&one.operation, one.made).as_ref() == Some(&one.subjects) {
                 world = tried;
                 left.push(one.clone());
-                continue;
-            }
-            // A directory that was to be removed stays; what else was done in it is done.
-            let removed = one.removed.filter(|ino| start.inodes.contains_key(ino));
-            for ino in one.subjects.iter().filter(|ino| Some(**ino) != removed) {
-                if !refused.contains(ino) {
-                    refused.push(*ino);
-                }
+            } else if take_out(one, &mut refused) {
+                continue 'again;
             }
         }
-        if refused.len() == before {
-            return Left {
-                world,
-                done: left,
-                refused,
-            };
-        }
+        return Left {
+            world,
+            done: left,
+            refused,
+        };
     }
 }
 

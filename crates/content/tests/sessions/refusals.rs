@@ -584,3 +584,68 @@ fn a_chain_of_saves_goes_as_one() {
     let refused = db.gauges().unwrap().refused_count - before;
     assert!(refused <= 3, "{refused} are reported");
 }
+
+/// Each operation is judged when all before it are: what is refused later may be what stood in its
+/// way.
+#[test]
+fn what_stands_in_the_way_of_nothing_is_done() {
+    let dir = scratch();
+    let db = frozen(dir.path());
+    let (d, n) = (folder(&db, ROOT, "d"), folder(&db, ROOT, "n"));
+    let a = put(&db, ROOT, "a", b"a");
+    let f = put(&db, n, "f", b"f");
+    db.sync().unwrap();
+    rename(&db, (ROOT, "a"), (d, "g"));
+    db.unlink(n, &name("f")).unwrap();
+    db.remove_dir(ROOT, &name("n")).unwrap();
+    rename(&db, (d, "g"), (ROOT, "n"));
+    db.remove_dir(ROOT, &name("d")).unwrap();
+    freeze(dir.path(), &[f]);
+    commit(dir.path(), &db);
+    assert_eq!((attr_of(&db, "/a"), attr_of(&db, "/n/f")), (a, f));
+    assert!(db.resolve(b"/d", false).is_err(), "NAMES-2");
+
+    let (a, t) = (folder(&db, ROOT, "b1"), folder(&db, ROOT, "t"));
+    let f = put(&db, t, "f", b"f");
+    db.sync().unwrap();
+    rename(&db, (ROOT, "b1"), (ROOT, "b2"));
+    db.unlink(t, &name("f")).unwrap();
+    rename(&db, (ROOT, "b2"), (ROOT, "t"));
+    let new = put(&db, ROOT, "b2", b"new");
+    freeze(dir.path(), &[f]);
+    commit(dir.path(), &db);
+    assert_eq!((attr_of(&db, "/b1"), attr_of(&db, "/t/f")), (a, f));
+    assert_eq!(attr_of(&db, "/b2"), new, "NAMES-2");
+}
+
+/// The books of free space, where a second look at the set finds more (`SPACE-2`).
+#[test]
+fn what_two_looks_take_out_is_counted_once() {
+    let dir = scratch();
+    create_without_history(dir.path(), Some(64 << 20))
+        .close()
+        .unwrap();
+    plain(dir.path(), FROZEN);
+    let db = open_quiet(dir.path());
+    let below = folder(&db, ROOT, "d");
+    let f = put(&db, below, "f", &[1; 100_000]);
+    db.sync().unwrap();
+    let x = put(&db, ROOT, "x", &[2; 100_000]);
+    db.unlink(below, &name("f")).unwrap();
+    db.remove_dir(ROOT, &name("d")).unwrap();
+    freeze(dir.path(), &[f, x]);
+    keep_as_is(dir.path(), below);
+    commit(dir.path(), &db);
+    assert_eq!(content(&db, f), [1; 100_000]);
+    assert!(db.resolve(b"/x", false).is_err());
+    plain(dir.path(), "DROP TRIGGER as_is");
+    for round in 0..4 {
+        put(&db, ROOT, "next", &vec![3; 8 << 20]);
+        db.sync().unwrap();
+        db.unlink(ROOT, &name("next")).unwrap();
+        db.sync().unwrap();
+        assert_clean(&db);
+        assert_eq!(db.gauges().unwrap().reserved_bytes, 0, "round {round}");
+    }
+    assert_eq!(content(&db, f), [1; 100_000]);
+}

@@ -2,7 +2,7 @@
 
 use crate::Result;
 use crate::commit::dependents::{Blocks, take_held};
-use crate::commit::names::Names;
+use crate::commit::names::{Known, Names};
 use crate::commit::refused::{bytes_beside, is_change};
 use crate::commit::taken_out::{Id, TakenOut};
 use crate::engine::{Engine, lock};
@@ -110,7 +110,8 @@ impl Engine {
             return Ok(());
         };
         let mut targets: Vec<(&Name, Option<(Ino, FileKind)>)> = Vec::new();
-        let others = names.known_in(dir).filter(|(_, known)| known.is_other());
+        let is_new = |known: &Known| known.is_other() && known.left != known.committed;
+        let others = names.known_in(dir).filter(|(_, known)| is_new(known));
         for (name, known) in others {
             let target = match known.left {
                 Some(ino) => self.kind_of(dir.0, ino)?.map(|kind| (ino, kind)),

@@ -14,12 +14,13 @@
 //! * `NAMES-2` An operation is refused if something that it is about was taken out, if one of its
 //!   names leads elsewhere than when it was answered, if a directory that it removes is not empty,
 //!   or if it moves a directory below itself. Then its subjects are taken out, but for a directory
-//!   that it was to remove: that one stays, and what else was done in it is done. *Guard*:
-//!   [`Names::replay`]; two models.
+//!   that it was to remove: that one stays, and what else was done in it is done. Each operation is
+//!   judged when all before it that are left are known; what one look at a set has refused, the
+//!   next one does not accept. *Guard*: [`Names::replay`]; two models.
 //!
 //! # Cost
-//! Nothing but the list, unless something is refused. Then a replay for each time that the replay
-//! before found more: what is about one inode goes at once.
+//! Nothing but the list, unless something is refused. Then a replay, and one more for each time
+//! that an operation refuses one before it; what is about one inode goes at once.
 
 use crate::Result;
 use crate::commit::Operation;
@@ -33,8 +34,6 @@ use std::collections::{HashMap, HashSet};
 pub(super) struct Known {
     /// In the catalog.
     pub committed: Option<Ino>,
-    /// Before the operations, as the first of them saw it.
-    seen_first: Option<Ino>,
     /// After them, as the next one sees it.
     seen: Option<Ino>,
     /// After those that are left.
@@ -83,8 +82,6 @@ pub(super) struct Names {
     about: HashMap<Id, Vec<usize>>,
     /// What was taken out, and is out of all that is about it.
     closed: HashSet<Id>,
-    /// Directories of which a commit says already that they stay.
-    stays: HashSet<Id>,
     /// Of directories, as the catalog has them.
     parents: HashMap<Id, Option<Id>>,
     /// Of directories that operations have given a place.
@@ -112,7 +109,6 @@ impl Names {
         };
         for known in names.at.values_mut().flat_map(HashMap::values_mut) {
             known.committed = known.left;
-            known.seen_first = known.seen;
         }
         names.add(engine, operations)?;
         Ok(names)
@@ -137,7 +133,6 @@ impl Names {
                         let found = found?;
                         let known = Known {
                             committed: found,
-                            seen_first: found,
                             seen: found,
                             left: found,
                         };
@@ -265,10 +260,11 @@ impl Names {
         Ok(links)
     }
 
-    /// Takes out all that is about what is taken out.
-    fn close(&mut self, out: &mut TakenOut) {
+    /// Takes out all that is about what is taken out; the first step that this refuses.
+    fn close(&mut self, out: &mut TakenOut) -> Option<usize> {
         let new = out.why.keys().filter(|id| !self.closed.contains(*id));
         let mut new: Vec<Id> = new.copied().collect();
+        let mut first = None;
         while let Some(id) = new.pop() {
             if !self.closed.insert(id) {
                 continue;
@@ -278,43 +274,49 @@ impl Names {
                 let step = &mut self.steps[*index];
                 if !std::mem::replace(&mut step.is_out, true) {
                     new.extend(step.take_out(out, &why));
+                    first = Some(first.map_or(*index, |first: usize| first.min(*index)));
                 }
             }
         }
+        first
     }
 
     /// Replays the operations without what is taken out, and takes out what cannot be replayed
     /// (`NAMES-2`).
     pub fn replay(&mut self, engine: &Engine, out: &mut TakenOut) -> Result<()> {
         self.close(out);
-        loop {
-            for known in self.at.values_mut().flat_map(HashMap::values_mut) {
-                known.left = known.committed;
-            }
-            self.places.clear();
-            out.stays.clone_from(&self.stays);
-            let mut has_more = false;
-            for index in 0..self.steps.len() {
-                if !self.steps[index].is_out
-                    && let Some(why) = self.replay_one(engine, index)?
-                {
-                    has_more = true;
-                    let step = &mut self.steps[index];
-                    step.is_out = true;
-                    step.take_out(out, why);
-                    self.close(out);
-                }
-                if self.steps[index].is_out {
-                    let stay = self.steps[index].removed.iter();
-                    let stay = stay.filter(|(id, is_committed)| *is_committed && !out.holds(*id));
-                    out.stays
-                        .extend(stay.map(|(id, _)| *id).collect::<Vec<_>>());
+        while !self.replay_all(engine, out)? {}
+        Ok(())
+    }
+
+    /// `false`: what was refused on the way refuses what was replayed already.
+    fn replay_all(&mut self, engine: &Engine, out: &mut TakenOut) -> Result<bool> {
+        for known in self.at.values_mut().flat_map(HashMap::values_mut) {
+            known.left = known.committed;
+        }
+        self.places.clear();
+        out.stays.clear();
+        for index in 0..self.steps.len() {
+            if !self.steps[index].is_out
+                && let Some(why) = self.replay_one(engine, index)?
+            {
+                let step = &mut self.steps[index];
+                step.is_out = true;
+                step.take_out(out, why);
+                if self.close(out).is_some_and(|first| first < index) {
+                    return Ok(false);
                 }
             }
-            if !has_more {
-                return Ok(());
+            if self.steps[index].is_out {
+                let stay = self.steps[index].removed.iter();
+                let stay = stay.filter(|(id, is_committed)| *is_committed && !out.holds(*id));
+                out.stays
+                    .extend(stay.map(|(id, _)| *id).collect::<Vec<_>>());
             }
         }
+        let why = &out.why;
+        out.stays.retain(|id| !why.contains_key(id));
+        Ok(true)
     }
 
     /// Why an operation cannot be replayed; `None`: it was.
@@ -332,9 +334,8 @@ impl Names {
             before.push(known.left);
             known.left = change.target;
         }
-        let is_kept = |(id, _): &(Id, bool)| {
-            self.stays.contains(id) || self.known_in(*id).any(|(_, known)| known.left.is_some())
-        };
+        let is_kept =
+            |(id, _): &(Id, bool)| self.known_in(*id).any(|(_, known)| known.left.is_some());
         if why.is_none() && step.removed.iter().any(is_kept) {
             why = Some("the directory that it removes is not empty");
         }
@@ -380,11 +381,6 @@ impl Names {
             at = parent;
         }
         Ok(false)
-    }
-
-    /// A commit says from here on which directories stay.
-    pub fn fix_stays(&mut self, out: &TakenOut) {
-        self.stays.clone_from(&out.stays);
     }
 
     fn is_directory(&mut self, engine: &Engine, id: Id) -> Result<bool> {

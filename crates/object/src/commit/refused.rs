@@ -133,7 +133,6 @@ impl Engine {
             saves: &set.saves,
         };
         self.close_over(&mut out, names, &blocks)?;
-        names.fix_stays(&out);
         for frozen in nodes {
             let id = (frozen.node.store, frozen.node.ino);
             let Some(why) = out.why.get(&id).filter(|_| !taken.holds(id)) else {
@@ -148,7 +147,7 @@ impl Engine {
         }
         self.mend_names(names, set)?;
         self.keep_directories(&out, names, nodes, set)?;
-        self.filter(&mut out, set, moved_away);
+        self.filter(&mut out, taken, set, moved_away);
         (taken.why, taken.stays) = (out.why, out.stays);
         taken.kept.extend(out.kept);
         taken.saves.extend(out.saves);
@@ -201,14 +200,13 @@ impl Engine {
         });
         (set.orphans_added).retain(|id| !out.stays.contains(id));
         (set.holders_added).retain(|(store, ino, _)| !out.stays.contains(&(*store, *ino)));
+        let mut updates = Vec::new();
         for frozen in nodes {
             let (store, ino) = (frozen.node.store, frozen.node.ino);
             if !out.stays.contains(&(store, ino)) || out.holds((store, ino)) {
                 continue;
             }
-            if frozen.is_fresh {
-                continue;
-            }
+            debug_assert!(!frozen.is_fresh, "NAMES-2");
             let kept = InodeRow {
                 nlink: self.links(names, (store, ino))?,
                 ..frozen.row.clone()
@@ -219,7 +217,7 @@ impl Engine {
                 ctime: true,
                 ..frozen.mask
             };
-            (set.inodes).insert(0, (store, InodeChange::Update(kept, mask)));
+            updates.push((store, InodeChange::Update(kept, mask)));
             if !frozen.is_deleted {
                 continue;
             }
@@ -231,14 +229,25 @@ impl Engine {
                 set.xattrs.push((store, ino, name, value));
             }
         }
+        set.inodes.splice(0..0, updates);
         Ok(())
     }
 
     /// Leaves out of a set what was taken out. What it has written is retired by the commit that
     /// would have named it: somebody may be reading there.
-    fn filter(&self, taken: &mut TakenOut, set: &mut ChangeSet, moved_away: &mut Vec<Extent>) {
+    /// `earlier`: what is left out already, with what it has written among what is retired.
+    fn filter(
+        &self,
+        taken: &mut TakenOut,
+        earlier: &TakenOut,
+        set: &mut ChangeSet,
+        moved_away: &mut Vec<Extent>,
+    ) {
         let out = &*taken;
-        let stays = |store: &StoreId, ino: &Ino| !out.holds((*store, *ino));
+        let stays = |store: &StoreId, ino: &Ino| {
+            let id = (*store, *ino);
+            !out.holds(id) || earlier.holds(id)
+        };
         set.inodes.retain(|(store, change)| match change {
             InodeChange::Insert(row) | InodeChange::Update(row, _) => stays(store, &row.ino),
             InodeChange::Delete(ino) => stays(store, ino),

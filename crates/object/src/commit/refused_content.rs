@@ -206,8 +206,8 @@ fn take_id(kept: &DatabaseDir, mut id: u64) -> Result<(u64, File)> {
         match kept.open_file(&name, Access::MakeNew) {
             // Who looks for leftovers may have been faster.
             Ok(file) if !lock_new(&file).map_err(failed)? => {}
-            // The other session may be done with it.
-            Ok(_) if has(kept, &id.to_string())? => {
+            // The other session may be done with it, or somebody may be dropping it.
+            Ok(_) if has(kept, &id.to_string())? || has(kept, &format!("{id}.content"))? => {
                 kept.remove_file(&name).map_err(failed)?;
                 id = after(id)?;
             }
@@ -379,14 +379,14 @@ mod tests {
     fn a_number_that_somebody_has_is_not_taken_again() {
         let dir = tempfile::tempdir().unwrap();
         let kept = DatabaseDir::open(dir.path()).unwrap();
-        for name in ["6", "6.content", "7.new"] {
+        for name in ["6", "7.new", "8.content"] {
             std::fs::write(dir.path().join(name), "another's").unwrap();
         }
         let (id, _lock) = take_id(&kept, 6).unwrap();
-        assert_eq!(id, 8, "CONSTRAINT-4");
+        assert_eq!(id, 9, "CONSTRAINT-4");
         let mut left = kept.names().unwrap();
         left.sort();
-        assert_eq!(left, ["6", "6.content", "7.new", "8.new"]);
+        assert_eq!(left, ["6", "7.new", "8.content", "9.new"]);
     }
 
     #[test]

@@ -63,6 +63,8 @@ pub(crate) struct NodeCache {
     nodes: RwLock<HashMap<Key, Arc<Node>, BuildHasherDefault<IdHasher>>>,
     /// What the nodes keep, bytes.
     bytes: AtomicU64,
+    /// What the last sweep has left, bytes.
+    left: AtomicU64,
     /// Counts sweeps and ticks: nodes note it when they are used.
     clock: AtomicU64,
 }
@@ -74,6 +76,7 @@ impl NodeCache {
             bytes_max: (dirty_bytes_max / 2).clamp(BYTES_MAX_LEAST, BYTES_MAX_MOST),
             nodes: RwLock::default(),
             bytes: AtomicU64::new(0),
+            left: AtomicU64::new(0),
             clock: AtomicU64::new(0),
         }
     }
@@ -209,10 +212,12 @@ fn name_bytes(name: &Name) -> u64 {
 }
 
 impl NodeCache {
-    /// Counts a tick; says whether nodes keep too much (`CACHE-2`).
+    /// Counts a tick; says whether nodes keep too much (`CACHE-2`): where most are in use, once they
+    /// keep an eighth more than the last sweep could leave.
     pub fn tick(&self) -> bool {
         self.clock.fetch_add(1, Ordering::Relaxed);
-        self.bytes.load(Ordering::Relaxed) > self.bytes_max
+        let left = self.left.load(Ordering::Relaxed);
+        self.bytes.load(Ordering::Relaxed) > self.bytes_max.max(left + self.bytes_max / 8)
     }
 
     /// Forgets idle nodes until the rest keeps three quarters of the most. Nobody uses the cache
@@ -238,6 +243,8 @@ impl NodeCache {
                 self.forget_bytes(&node);
             }
         }
+        self.left
+            .store(self.bytes.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 }
 
@@ -338,6 +345,12 @@ mod tests {
             .filter(|&ino| cache.find(StoreId::MAIN, Ino(ino)).is_some())
             .collect();
         assert_eq!(left, [1, 2, 9, 10], "CACHE-2");
+        // What is in use stays, and is not swept again and again.
+        cache.bytes.store(cache.bytes_max + 1, Ordering::Relaxed);
+        assert!(cache.tick(), "CACHE-2");
+        cache.left.store(cache.bytes_max + 1, Ordering::Relaxed);
+        assert!(!cache.tick(), "CACHE-2");
+        cache.bytes.store(NODE_BYTES + 3 * each, Ordering::Relaxed);
         cache.forget_names(&in_use);
         cache.retain(|node| node.ino == Ino(1));
         assert_eq!(cache.bytes.load(Ordering::Relaxed), NODE_BYTES, "CACHE-2");

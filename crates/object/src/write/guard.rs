@@ -35,7 +35,7 @@ use std::cell::RefCell;
 use std::sync::{Arc, RwLockReadGuard, RwLockWriteGuard};
 
 /// Operations on names that one group has at most.
-const OPERATIONS_MAX: usize = 1 << 16;
+const OPERATIONS_MAX: usize = 1 << 14;
 
 /// A change of names and attributes under way: all of it is seen at once, and is in one commit.
 /// Dropped without [`WriteGuard::commit`] it has not happened (`GUARD-2`).

@@ -94,7 +94,11 @@ impl Rules {
             let names = one.entries.iter();
             names.map(move |(name, target)| (store, dir, name.clone(), *target))
         });
-        let dirents = names.collect();
+        let mut dirents: Vec<_> = names.collect();
+        // As the commit writes them.
+        dirents.sort_by_key(|(store, _, _, target): &(_, _, _, Option<Ino>)| {
+            (*store, target.is_some())
+        });
         let (gone, made): (Vec<_>, Vec<_>) = pending.iter().partition(|(_, one)| one.is_deleted);
         let made = made
             .into_iter()

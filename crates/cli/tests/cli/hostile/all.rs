@@ -226,3 +226,32 @@ fn every_verb_comes_up_for_every_user() {
         ("4\t1\t20\t3000\t0\ta\tb", 4)
     );
 }
+
+/// Which wrong values `check` says nothing of: a list to read, most of them are values that
+/// somebody may have meant.
+#[test]
+#[ignore = "ten minutes, by hand: prints what check is silent about"]
+fn what_check_finds_of_wrong_values() {
+    let mut corpus = Corpus::new();
+    let check = VERBS.iter().find(|verb| verb.words[0] == "check").unwrap();
+    let (mut count, mut silent) = (0, 0);
+    for damage in corpus.template.damages() {
+        let name = name_of(&damage);
+        if !name.starts_with("catalog.db: ") || !matches!(damage, Damage::Value { .. }) {
+            continue;
+        }
+        corpus.figures = Figures::default();
+        corpus.meet(&damage, [(check, EVERYBODY[0])].into_iter());
+        assert!(
+            corpus.figures.wrong.is_empty(),
+            "{:?}",
+            corpus.figures.wrong
+        );
+        count += 1;
+        if corpus.figures.refused_count == 0 {
+            silent += 1;
+            println!("silent: {name}");
+        }
+    }
+    println!("check found {} of {count} wrong values", count - silent);
+}
