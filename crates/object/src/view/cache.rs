@@ -212,8 +212,8 @@ fn name_bytes(name: &Name) -> u64 {
 }
 
 impl NodeCache {
-    /// Counts a tick; says whether nodes keep too much (`CACHE-2`): where most are in use, once they
-    /// keep an eighth more than the last sweep could leave.
+    /// Counts a tick; says whether nodes keep too much (`CACHE-2`): where most are in use, once
+    /// they keep an eighth more than the last sweep could leave.
     pub fn tick(&self) -> bool {
         self.clock.fetch_add(1, Ordering::Relaxed);
         let left = self.left.load(Ordering::Relaxed);
