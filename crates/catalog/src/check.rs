@@ -143,6 +143,25 @@ const SYSTEM: &[&str] = &[
        FROM larder_history AS h LEFT JOIN larder_store AS s ON s.id = h.store AND s.table_store = \
        s.id
        WHERE h.store IS NOT NULL AND s.id IS NULL",
+    "SELECT 'larder_history: row ' || id || ' has attributes that no inode has'
+       FROM larder_history WHERE what = 'inode' AND (
+         kind IN ('file', 'dir', 'symlink', 'fifo', 'socket', 'chardev', 'blockdev')
+         AND mode BETWEEN 0 AND 4095 AND uid BETWEEN 0 AND 4294967295
+         AND gid BETWEEN 0 AND 4294967295 AND nlink BETWEEN 0 AND 4294967295
+         AND size >= 0 AND blocks >= 0 AND rdev >= 0) IS NOT 1",
+    // Plain SQL between two commits is of the next one.
+    "SELECT what || ' is of commit ' || seq || ', which has not happened' FROM (
+         SELECT 'larder_ag: group ' || ag || ' of segment ' || segment AS what, changed_seq AS seq
+           FROM larder_ag
+         UNION ALL SELECT 'larder_seal: link ' || number, seq FROM larder_seal
+         UNION ALL SELECT 'larder_sealed: row ' || id, from_seq FROM larder_sealed
+         UNION ALL SELECT 'larder_session: what session ' || id || ' reads', pin_seq
+           FROM larder_session
+         UNION ALL SELECT 'larder_transaction: what transaction ' || id || ' reads', pin_seq
+           FROM larder_transaction
+         UNION ALL SELECT 'larder_past: row ' || id, seq FROM larder_past
+         UNION ALL SELECT 'larder_temporal: row ' || id, since_seq FROM larder_temporal
+       ) WHERE seq > 1 + (SELECT value FROM larder_meta WHERE key = 'commit_seq')",
     "SELECT 'larder_snapshot: ' || name || ' is of commit ' || seq || ', whose state is gone \
      (HISTORY-3)'
        FROM larder_snapshot WHERE seq < (SELECT value FROM larder_meta WHERE key = \
@@ -174,6 +193,16 @@ const _: () = assert!(XATTR_VALUE_BYTES_MAX == 65_536);
 
 /// Checks of one store's tables; `{t}` is its name, `?1` its id.
 const STORE: &[&str] = &[
+    "SELECT what || ' is there since commit ' || seq || ', which has not happened' FROM (
+         SELECT '{t}: inode ' || ino AS what, since_seq AS seq FROM \"{t}\"
+         UNION ALL SELECT '{t}_dirent: ' || quote(name) || ' in directory ' || parent, since_seq
+           FROM \"{t}_dirent\"
+         UNION ALL SELECT '{t}_content: that of inode ' || ino, since_seq FROM \"{t}_content\"
+         UNION ALL SELECT '{t}_map: page ' || page || ' of inode ' || ino, since_seq
+           FROM \"{t}_map\"
+         UNION ALL SELECT '{t}_xattr: ' || quote(name) || ' of inode ' || ino, since_seq
+           FROM \"{t}_xattr\"
+       ) WHERE seq NOT BETWEEN 0 AND 1 + (SELECT value FROM larder_meta WHERE key = 'commit_seq')",
     "SELECT '{t}: the root directory, inode 1, is missing or no directory' FROM (SELECT 1)
        WHERE (SELECT kind FROM \"{t}\" WHERE ino = 1) IS NOT 'dir'",
     "SELECT '{t}_dirent: ' || quote(d.name) || ' in directory ' || d.parent || ' names inode ' || \

@@ -29,6 +29,8 @@ const SQL_BYTES_MAX: i32 = 4 << 20;
 const PROGRAM_MAX: i32 = 4 << 20;
 /// How deep triggers run triggers.
 const TRIGGER_DEPTH_MAX: i32 = 100;
+/// How deep expressions are, SQLite's own bound: it is parsed with a stack.
+const EXPRESSION_DEPTH_MAX: i32 = 1000;
 
 /// What a connection of ours is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,6 +68,7 @@ pub(crate) fn confine(connection: &Connection, purpose: Use) -> Result<()> {
     };
     for (limit, value) in [
         (Limit::SQLITE_LIMIT_TRIGGER_DEPTH, TRIGGER_DEPTH_MAX),
+        (Limit::SQLITE_LIMIT_EXPR_DEPTH, EXPRESSION_DEPTH_MAX),
         (Limit::SQLITE_LIMIT_ATTACHED, attached),
         (Limit::SQLITE_LIMIT_LENGTH, value_bytes),
         (Limit::SQLITE_LIMIT_SQL_LENGTH, sql_bytes),
@@ -232,6 +235,15 @@ mod tests {
         let limit = |limit| connection.limit(limit).unwrap();
         assert_eq!(limit(Limit::SQLITE_LIMIT_ATTACHED), 0, "SAFE-5: {what}");
         assert_eq!(limit(Limit::SQLITE_LIMIT_LENGTH), VALUE_BYTES_MAX, "{what}");
+        let depths = [
+            (Limit::SQLITE_LIMIT_TRIGGER_DEPTH, TRIGGER_DEPTH_MAX),
+            (Limit::SQLITE_LIMIT_EXPR_DEPTH, EXPRESSION_DEPTH_MAX),
+            (Limit::SQLITE_LIMIT_VDBE_OP, PROGRAM_MAX),
+            (Limit::SQLITE_LIMIT_SQL_LENGTH, SQL_BYTES_MAX),
+        ];
+        for (of, most) in depths {
+            assert_eq!(limit(of), most, "SAFE-5: {what}");
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use crate::support::Place;
 use std::fs::{self, File, OpenOptions, Permissions};
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -37,12 +37,15 @@ impl Mount {
         self.place.path("m").join(name)
     }
 
-    /// Ends it; what `larder umount` said.
-    fn end(mut self) -> (Place, String) {
+    /// Ends it; what `larder umount` said, and what the server has logged.
+    fn end(mut self) -> (Place, String, String) {
         let done = self.place.run(&["umount", "m"]);
         assert_eq!(done.code, Some(0), "{}", done.stderr);
         assert!(self.server.wait().unwrap().success(), "the server");
-        (self.place, done.stderr)
+        let mut log = String::new();
+        let stderr = self.server.stderr.as_mut().unwrap();
+        stderr.read_to_string(&mut log).unwrap();
+        (self.place, done.stderr, log)
     }
 }
 
@@ -225,7 +228,9 @@ fn rules_refuse_what_programs_do_on_a_mount_and_nothing_else() {
                 act(&dir).unwrap_or_else(|error| panic!("{rule} refuses {what}: {error}"));
             }
         }
-        let (place, said) = mount.end();
+        let (place, said, log) = mount.end();
+        assert!(log.contains("refused by a constraint: "), "{log}");
+        assert!(log.contains(": /file\n"), "{rule}: {log}");
         assert_eq!(said, "", "{rule}");
         place.assert_clean("a.larder");
     }
@@ -287,7 +292,16 @@ fn what_is_refused_after_its_answer_is_told_and_the_mount_ends_well() {
         let kept = mount.place.ok(&["refused", "get", "a.larder", &id]);
         assert_eq!(kept, content);
     }
-    let (place, said) = mount.end();
+    let (place, said, log) = mount.end();
+    for path in ["/open", "/closed"] {
+        let line = log
+            .lines()
+            .find(|line| line.contains(&format!("main:{path} ")));
+        assert!(
+            line.is_some_and(|line| line.contains("no more files")),
+            "{log}"
+        );
+    }
     assert!(
         said.contains("2 changes that constraints refused"),
         "{said}"

@@ -148,3 +148,30 @@ fn names_are_forgotten_when_another_session_changes_them() {
     wait(&two, "/f", None);
     assert_clean(&two);
 }
+
+/// Who looks something up does not wait for somebody's large object.
+#[test]
+fn lookups_go_on_beside_a_large_put() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = create_without_history(dir.path(), Some(2 << 30));
+    let file = make(&db, R, "file");
+    db.sync().unwrap();
+    let bytes = pattern(400 << 20, 3);
+    let (mut longest, mut count) = (Duration::ZERO, 0);
+    std::thread::scope(|scope| {
+        let put = scope.spawn(|| db.put(b"/large", &bytes).and_then(|_| db.sync()));
+        while !put.is_finished() {
+            let began = Instant::now();
+            assert_eq!(db.lookup(R, &name("file")).unwrap().node, file);
+            db.attr(file).unwrap();
+            longest = longest.max(began.elapsed());
+            count += 1;
+        }
+        put.join().unwrap().unwrap();
+    });
+    println!("{count} lookups, the longest {longest:?}");
+    assert!(
+        count > 100 && longest < Duration::from_millis(500),
+        "{longest:?}"
+    );
+}

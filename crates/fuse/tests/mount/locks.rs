@@ -9,6 +9,7 @@ use larder_fuse::MountOptions;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -404,6 +405,30 @@ fn many_waiters_leave_workers_for_others() {
         // Each gets it when the one before is killed; in what order they come is not said.
         waiter.order("set u 0 0");
     }
+}
+
+/// With one session a lock and an unlock commit nothing (`company` commits at each unlock).
+#[test]
+fn a_lock_of_one_session_costs_no_commit() {
+    let mount = TestMount::new();
+    fs::write(mount.path("f"), "").unwrap();
+    let file = File::options().write(true).open(mount.path("f")).unwrap();
+    file.sync_all().unwrap();
+    let commits = || -> u64 {
+        let ask =
+            "sqlite3 \"$1/catalog.db\" \"SELECT value FROM larder_meta WHERE key = 'commit_seq'\"";
+        let database = database_path(mount.directory());
+        shell(ask, &[&database]).trim().parse().unwrap()
+    };
+    let before = commits();
+    for round in 0..1000_u64 {
+        record(&file, libc::F_SETLK, "w", 0, 1);
+        file.write_all_at(&round.to_le_bytes(), 0).unwrap();
+        record(&file, libc::F_SETLK, "u", 0, 1);
+    }
+    let made = commits() - before;
+    // Those of the background, every 20 ms at most.
+    assert!(made < 300, "{made} commits in 1,000 locks");
 }
 
 /// What a lock and its unlock cost.

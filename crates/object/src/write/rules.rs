@@ -157,18 +157,17 @@ impl Engine {
         let mut pending = self.rules.rows();
         let ids: HashSet<(StoreId, Ino)> = changes.inodes.iter().map(id_of).collect();
         pending.inodes.retain(|row| !ids.contains(&id_of(row)));
+        let refused = |error: CatalogError| self.refused_by_rule(error, &changes);
         let names: HashSet<_> = (changes.dirents.iter())
             .map(|(store, dir, name, _)| (*store, *dir, name))
             .collect();
         (pending.dirents).retain(|(store, dir, name, _)| !names.contains(&(*store, *dir, name)));
         if asked.is_unknown {
             // The commit will make it in one step, as it is then.
-            self.catalog
-                .try_rows(&pending, &changes)
-                .map_err(refused_by_rule)?;
+            (self.catalog.try_rows(&pending, &changes)).map_err(refused)?;
         }
         pending.inodes.extend(asked.before);
-        (self.catalog.try_rows(&pending, &changes)).map_err(refused_by_rule)
+        (self.catalog.try_rows(&pending, &changes)).map_err(refused)
     }
 
     /// Asks the rules about a change of content after which a file has `size_bytes`, and the
@@ -211,25 +210,55 @@ impl Engine {
             ..Asked::default()
         })
     }
+
+    /// The error of what a rule refuses; the log names the rule, the table and the path.
+    fn refused_by_rule(&self, error: CatalogError, asked: &ChangeSet) -> Error {
+        match error {
+            CatalogError::Constraint { .. } => {
+                tracing::warn!(
+                    "refused by a constraint: {error}: {}",
+                    self.asked_path(asked)
+                );
+                Error::with_source(
+                    ErrorKind::NotPermitted,
+                    "a constraint of the database refuses it",
+                    error,
+                )
+            }
+            other => other.into(),
+        }
+    }
+
+    /// The path of what a rule was asked about, in its store: the name that it is to have, or the
+    /// one that the catalog knows. Inodes may be locked.
+    fn asked_path(&self, asked: &ChangeSet) -> String {
+        let named = asked.dirents.iter().rfind(|entry| entry.3.is_some());
+        let (store, mut at, mut parts) =
+            match (named.or(asked.dirents.last()), asked.inodes.first()) {
+                (Some((store, dir, name, _)), _) => (*store, *dir, vec![name.to_string()]),
+                (None, Some(row)) => {
+                    let (store, ino) = id_of(row);
+                    (store, ino, Vec::new())
+                }
+                (None, None) => return String::new(),
+            };
+        while at != Ino::ROOT && parts.len() < 1024 {
+            let found = self.catalog.parents(store, at);
+            let Some((dir, name)) = found.ok().and_then(|found| found.into_iter().next()) else {
+                parts.push(format!("(inode {at})"));
+                break;
+            };
+            parts.push(name.to_string());
+            at = dir;
+        }
+        parts.reverse();
+        format!("/{}", parts.join("/"))
+    }
 }
 
 fn id_of((store, change): &(StoreId, InodeChange)) -> (StoreId, Ino) {
     match change {
         InodeChange::Insert(row) | InodeChange::Update(row, _) => (*store, row.ino),
         InodeChange::Delete(ino) => (*store, *ino),
-    }
-}
-
-fn refused_by_rule(error: CatalogError) -> Error {
-    match error {
-        CatalogError::Constraint { .. } => {
-            tracing::warn!("refused by a constraint: {error}");
-            Error::with_source(
-                ErrorKind::NotPermitted,
-                "a constraint of the database refuses it",
-                error,
-            )
-        }
-        other => other.into(),
     }
 }
