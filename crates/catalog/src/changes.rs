@@ -114,7 +114,8 @@ pub struct ChangeSet {
     /// nothing is done.
     pub file_ids: Vec<(StoreId, Ino, i64)>,
     /// Directory entries: `(store, parent, name, Some(ino))` sets, `None` removes. Each
-    /// `(store, parent, name)` appears at most once.
+    /// `(store, parent, name)` appears at most once. Store by store, and what is removed first: of
+    /// an inode that moves, a user's UNIQUE index lets one name be.
     pub dirents: Vec<(StoreId, Ino, Name, Option<Ino>)>,
     /// Inline content and link targets; `None` removes the row.
     pub contents: Vec<(StoreId, Ino, Option<ContentRow>)>,

@@ -161,6 +161,11 @@ const SYSTEM: &[&str] = &[
            FROM larder_transaction
          UNION ALL SELECT 'larder_past: row ' || id, seq FROM larder_past
          UNION ALL SELECT 'larder_temporal: row ' || id, since_seq FROM larder_temporal
+         UNION ALL SELECT 'larder_temporal: row ' || id, until_seq FROM larder_temporal
+         UNION ALL SELECT 'larder_orphan: inode ' || ino || ' of store ' || store, seq
+           FROM larder_orphan
+         UNION ALL SELECT 'larder_home: the copy of segment ' || segment || ' block '
+           || start_block, until_seq FROM larder_home
        ) WHERE seq > 1 + (SELECT value FROM larder_meta WHERE key = 'commit_seq')",
     "SELECT 'larder_snapshot: ' || name || ' is of commit ' || seq || ', whose state is gone \
      (HISTORY-3)'

@@ -157,21 +157,26 @@ fn lookups_go_on_beside_a_large_put() {
     let file = make(&db, R, "file");
     db.sync().unwrap();
     let bytes = pattern(400 << 20, 3);
-    let (mut longest, mut count) = (Duration::ZERO, 0);
+    let mut times = Vec::new();
     std::thread::scope(|scope| {
         let put = scope.spawn(|| db.put(b"/large", &bytes).and_then(|_| db.sync()));
         while !put.is_finished() {
             let began = Instant::now();
             assert_eq!(db.lookup(R, &name("file")).unwrap().node, file);
             db.attr(file).unwrap();
-            longest = longest.max(began.elapsed());
-            count += 1;
+            times.push(began.elapsed());
         }
         put.join().unwrap().unwrap();
     });
+    times.sort_unstable();
+    let (count, longest) = (times.len(), times[times.len() - 1]);
     println!("{count} lookups, the longest {longest:?}");
+    // The machine may stop for a while, a few times.
+    let late = times
+        .iter()
+        .filter(|time| **time > Duration::from_millis(50));
     assert!(
-        count > 100 && longest < Duration::from_millis(500),
-        "{longest:?}"
+        count > 1000 && late.count() <= count / 1000,
+        "{count}, {longest:?}"
     );
 }

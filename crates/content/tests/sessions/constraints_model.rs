@@ -80,49 +80,85 @@ impl Frozen {
 /// The history without what is refused and what depends on it: operations of refused inodes, and
 /// those that would not do the same without these.
 /// `stays`: directories that are not removed.
-fn without(start: &World, done: &[Done], mut refused: Vec<u64>, stays: &[u64]) -> Left {
-    let take_out = |one: &Done, refused: &mut Vec<u64>| {
-        // A directory that was to be removed stays; what else was done in it is done.
-        let removed = one.removed.filter(|ino| start.inodes.contains_key(ino));
-        let before = refused.len();
-        for ino in one.subjects.iter().filter(|ino| Some(**ino) != removed) {
-            if !refused.contains(ino) {
-                refused.push(*ino);
-            }
+fn without(start: &World, done: &[Done], refused: Vec<u64>, stays: &[u64]) -> Left {
+    let is_out = vec![false; done.len()];
+    let mut taken = Taken { refused, is_out };
+    for (index, one) in done.iter().enumerate() {
+        if one.removed.is_some_and(|ino| stays.contains(&ino)) {
+            taken.take(start, done, index);
         }
-        refused.len() > before
-    };
+    }
+    taken.close(start, done);
     'again: loop {
-        let is_about = |one: &Done, refused: &[u64]| {
-            let directories = one.operation.directories();
-            let mut about = one.subjects.iter().chain(&directories);
-            about.any(|ino| refused.contains(ino))
-        };
-        // What is about one that is refused goes, before what is left is judged.
-        for one in done {
-            if is_about(one, &refused) && take_out(one, &mut refused) {
-                continue 'again;
+        let before = taken.clone();
+        let (mut world, mut left) = (start.clone(), Vec::new());
+        for (index, one) in done.iter().enumerate() {
+            if taken.is_out[index] {
+                continue;
             }
-        }
-        let mut world = start.clone();
-        let mut left = Vec::new();
-        for one in done {
-            let is_refused = is_about(one, &refused)
-                || one.removed.is_some_and(|ino| stays.contains(&ino))
-                || one.successor.is_some_and(|ino| refused.contains(&ino));
             let mut tried = world.clone();
-            if !is_refused && tried.run(&one.operation, one.made).as_ref() == Some(&one.subjects) {
+            if tried.run(&one.operation, one.made).as_ref() == Some(&one.subjects) {
                 world = tried;
                 left.push(one.clone());
-            } else if take_out(one, &mut refused) {
+                continue;
+            }
+            taken.take(start, done, index);
+            if taken.close(start, done) < index {
+                // What was judged since was so beside one that is refused now.
+                taken = before;
+                taken.take(start, done, index);
+                taken.close(start, done);
                 continue 'again;
             }
         }
         return Left {
             world,
             done: left,
-            refused,
+            refused: taken.refused,
         };
+    }
+}
+
+#[derive(Clone)]
+struct Taken {
+    /// Inodes of which nothing is done.
+    refused: Vec<u64>,
+    /// The operations that are refused.
+    is_out: Vec<bool>,
+}
+
+impl Taken {
+    /// An operation is refused, and what it changes.
+    fn take(&mut self, start: &World, done: &[Done], index: usize) {
+        self.is_out[index] = true;
+        let one = &done[index];
+        // A directory that was to be removed stays; what else was done in it is done.
+        let removed = one.removed.filter(|ino| start.inodes.contains_key(ino));
+        for ino in one.subjects.iter().filter(|ino| Some(**ino) != removed) {
+            if !self.refused.contains(ino) {
+                self.refused.push(*ino);
+            }
+        }
+    }
+
+    /// So is what is about something refused; the first operation.
+    fn close(&mut self, start: &World, done: &[Done]) -> usize {
+        let mut first = usize::MAX;
+        loop {
+            let is_about = |one: &Done| {
+                let directories = one.operation.directories();
+                let about = one.subjects.iter().chain(&directories);
+                about
+                    .chain(&one.successor)
+                    .any(|ino| self.refused.contains(ino))
+            };
+            let mut left = (0..done.len()).filter(|index| !self.is_out[*index]);
+            let Some(index) = left.find(|index| is_about(&done[*index])) else {
+                return first;
+            };
+            first = first.min(index);
+            self.take(start, done, index);
+        }
     }
 }
 

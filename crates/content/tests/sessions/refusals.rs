@@ -618,6 +618,42 @@ fn what_stands_in_the_way_of_nothing_is_done() {
     assert_eq!(attr_of(&db, "/b2"), new, "NAMES-2");
 }
 
+/// Also what was judged before that came out.
+#[test]
+fn what_stood_in_the_way_for_a_moment_refuses_nothing() {
+    for target in ["d", "n"] {
+        let dir = scratch();
+        let db = frozen(dir.path());
+        let (p, d) = (folder(&db, ROOT, "p"), folder(&db, ROOT, "d"));
+        let g = folder(&db, p, "g");
+        let f = put(&db, g, "f", b"f");
+        let q = folder(&db, ROOT, "q");
+        let x = put(&db, q, "x", b"x");
+        db.sync().unwrap();
+        let to = if target == "d" { (d, "g") } else { (ROOT, "n") };
+        rename(&db, (p, "g"), to);
+        db.unlink(g, &name("f")).unwrap();
+        db.remove_dir(to.0, &name(to.1)).unwrap();
+        let new = match target {
+            "d" => {
+                db.remove_dir(ROOT, &name("d")).unwrap();
+                None
+            }
+            _ => Some(put(&db, ROOT, "n", b"new")),
+        };
+        db.unlink(q, &name("x")).unwrap();
+        rename(&db, (ROOT, "p"), (ROOT, "q"));
+        freeze(dir.path(), &[f, x]);
+        commit(dir.path(), &db);
+        assert_eq!(attr_of(&db, "/p/g/f"), f, "CONSTRAINT-2");
+        assert_eq!(attr_of(&db, "/q/x"), x, "CONSTRAINT-2");
+        match new {
+            Some(new) => assert_eq!(attr_of(&db, "/n"), new, "NAMES-2"),
+            None => assert!(db.resolve(b"/d", false).is_err(), "NAMES-2"),
+        }
+    }
+}
+
 /// The books of free space, where a second look at the set finds more (`SPACE-2`).
 #[test]
 fn what_two_looks_take_out_is_counted_once() {

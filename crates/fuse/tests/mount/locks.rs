@@ -422,13 +422,13 @@ fn a_lock_of_one_session_costs_no_commit() {
     };
     let before = commits();
     for round in 0..1000_u64 {
-        record(&file, libc::F_SETLK, "w", 0, 1);
+        assert_eq!(record(&file, libc::F_SETLK, "w", 0, 1), "ok");
         file.write_all_at(&round.to_le_bytes(), 0).unwrap();
-        record(&file, libc::F_SETLK, "u", 0, 1);
+        assert_eq!(record(&file, libc::F_SETLK, "u", 0, 1), "ok");
     }
     let made = commits() - before;
-    // Those of the background, every 20 ms at most.
-    assert!(made < 300, "{made} commits in 1,000 locks");
+    // Those of the background, which are fewer than one for two locks however slow the machine is.
+    assert!(made < 500, "{made} commits in 1,000 locks");
 }
 
 /// What a lock and its unlock cost.

@@ -507,7 +507,7 @@ impl Engine {
         for frozen in &mut nodes {
             self.collect(frozen, &mut set)?;
         }
-        // Names that go first: of an inode that moves, a user's UNIQUE index lets one name be.
+        // Names that go first (`ChangeSet::dirents`).
         (set.dirents).sort_by_key(|(store, _, _, target)| (*store, target.is_some()));
         let mut has_more = false;
         if let Some(horizon) = &horizon

@@ -285,12 +285,30 @@ impl Names {
     /// (`NAMES-2`).
     pub fn replay(&mut self, engine: &Engine, out: &mut TakenOut) -> Result<()> {
         self.close(out);
-        while !self.replay_all(engine, out)? {}
-        Ok(())
+        loop {
+            let is_out: Vec<bool> = self.steps.iter().map(|step| step.is_out).collect();
+            let (why, closed) = (out.why.clone(), self.closed.clone());
+            let Some((index, refusal)) = self.replay_all(engine, out)? else {
+                return Ok(());
+            };
+            // What was judged since then was so beside an operation that is refused now.
+            for (step, is_out) in self.steps.iter_mut().zip(is_out) {
+                step.is_out = is_out;
+            }
+            (out.why, self.closed) = (why, closed);
+            let step = &mut self.steps[index];
+            step.is_out = true;
+            step.take_out(out, refusal);
+            self.close(out);
+        }
     }
 
-    /// `false`: what was refused on the way refuses what was replayed already.
-    fn replay_all(&mut self, engine: &Engine, out: &mut TakenOut) -> Result<bool> {
+    /// An operation that refuses one before it, and why it is refused; `None`: all were replayed.
+    fn replay_all(
+        &mut self,
+        engine: &Engine,
+        out: &mut TakenOut,
+    ) -> Result<Option<(usize, &'static str)>> {
         for known in self.at.values_mut().flat_map(HashMap::values_mut) {
             known.left = known.committed;
         }
@@ -304,7 +322,7 @@ impl Names {
                 step.is_out = true;
                 step.take_out(out, why);
                 if self.close(out).is_some_and(|first| first < index) {
-                    return Ok(false);
+                    return Ok(Some((index, why)));
                 }
             }
             if self.steps[index].is_out {
@@ -316,7 +334,7 @@ impl Names {
         }
         let why = &out.why;
         out.stays.retain(|id| !why.contains_key(id));
-        Ok(true)
+        Ok(None)
     }
 
     /// Why an operation cannot be replayed; `None`: it was.

@@ -23,6 +23,8 @@ use std::sync::{Arc, PoisonError, RwLock};
 /// What nodes keep of the catalog at most, bytes: with the smallest gather, and with a large one.
 const BYTES_MAX_LEAST: u64 = 16 << 20;
 const BYTES_MAX_MOST: u64 = 64 << 20;
+/// So often what is in use is looked at again.
+const TICKS: u64 = 64;
 /// A node without names and map, roughly, bytes.
 const NODE_BYTES: u64 = 800;
 /// A name beside its own bytes, roughly, bytes.
@@ -213,11 +215,13 @@ fn name_bytes(name: &Name) -> u64 {
 
 impl NodeCache {
     /// Counts a tick; says whether nodes keep too much (`CACHE-2`): where most are in use, once
-    /// they keep an eighth more than the last sweep could leave.
+    /// they keep an eighth more than the last sweep could leave, and each [`TICKS`] anyway.
     pub fn tick(&self) -> bool {
-        self.clock.fetch_add(1, Ordering::Relaxed);
-        let left = self.left.load(Ordering::Relaxed);
-        self.bytes.load(Ordering::Relaxed) > self.bytes_max.max(left + self.bytes_max / 8)
+        let clock = self.clock.fetch_add(1, Ordering::Relaxed);
+        let bytes = self.bytes.load(Ordering::Relaxed);
+        let left = self.left.fetch_min(bytes, Ordering::Relaxed).min(bytes);
+        let is_worth_it = bytes > left + self.bytes_max / 8 || clock.is_multiple_of(TICKS);
+        bytes > self.bytes_max && is_worth_it
     }
 
     /// Forgets idle nodes until the rest keeps three quarters of the most. Nobody uses the cache
@@ -349,7 +353,13 @@ mod tests {
         cache.bytes.store(cache.bytes_max + 1, Ordering::Relaxed);
         assert!(cache.tick(), "CACHE-2");
         cache.left.store(cache.bytes_max + 1, Ordering::Relaxed);
+        let ticks = (0..TICKS).filter(|_| cache.tick()).count();
+        assert_eq!(ticks, 1, "CACHE-2");
+        // Once there was less, it is not what may be kept again.
+        cache.bytes.store(NODE_BYTES + 3 * each, Ordering::Relaxed);
         assert!(!cache.tick(), "CACHE-2");
+        cache.bytes.store(cache.bytes_max + 1, Ordering::Relaxed);
+        assert!(cache.tick(), "CACHE-2");
         cache.bytes.store(NODE_BYTES + 3 * each, Ordering::Relaxed);
         cache.forget_names(&in_use);
         cache.retain(|node| node.ino == Ino(1));

@@ -19,10 +19,10 @@
 
 use crate::engine::{Engine, lock};
 use crate::view::node::{Node, NodeState};
-use crate::write::{Asked, Pending, RowEdit, Rules};
+use crate::write::{Asked, AskedEntry, Pending, RowEdit, Rules};
 use crate::{Error, ErrorKind, Result};
 use larder_catalog::{CatalogError, ChangeSet, InodeChange};
-use larder_space::format::{Ino, StoreId};
+use larder_space::format::{Ino, Name, StoreId};
 use std::collections::HashSet;
 use std::sync::PoisonError;
 
@@ -94,11 +94,7 @@ impl Rules {
             let names = one.entries.iter();
             names.map(move |(name, target)| (store, dir, name.clone(), *target))
         });
-        let mut dirents: Vec<_> = names.collect();
-        // As the commit writes them.
-        dirents.sort_by_key(|(store, _, _, target): &(_, _, _, Option<Ino>)| {
-            (*store, target.is_some())
-        });
+        let dirents = gone_first(names.collect());
         let (gone, made): (Vec<_>, Vec<_>) = pending.iter().partition(|(_, one)| one.is_deleted);
         let made = made
             .into_iter()
@@ -150,24 +146,25 @@ impl Engine {
             saves: (asked.saves.into_iter())
                 .filter(|save| self.is_constrained(save.store))
                 .collect(),
-            dirents: asked.entries,
+            dirents: gone_first(asked.entries),
             xattrs: asked.xattrs,
             ..ChangeSet::default()
         };
         let mut pending = self.rules.rows();
         let ids: HashSet<(StoreId, Ino)> = changes.inodes.iter().map(id_of).collect();
         pending.inodes.retain(|row| !ids.contains(&id_of(row)));
-        let refused = |error: CatalogError| self.refused_by_rule(error, &changes);
         let names: HashSet<_> = (changes.dirents.iter())
             .map(|(store, dir, name, _)| (*store, *dir, name))
             .collect();
         (pending.dirents).retain(|(store, dir, name, _)| !names.contains(&(*store, *dir, name)));
         if asked.is_unknown {
             // The commit will make it in one step, as it is then.
-            (self.catalog.try_rows(&pending, &changes)).map_err(refused)?;
+            let tried = self.catalog.try_rows(&pending, &changes);
+            tried.map_err(|error| self.refused_by_rule(error, &changes, &pending))?;
         }
         pending.inodes.extend(asked.before);
-        (self.catalog.try_rows(&pending, &changes)).map_err(refused)
+        let tried = self.catalog.try_rows(&pending, &changes);
+        tried.map_err(|error| self.refused_by_rule(error, &changes, &pending))
     }
 
     /// Asks the rules about a change of content after which a file has `size_bytes`, and the
@@ -212,13 +209,16 @@ impl Engine {
     }
 
     /// The error of what a rule refuses; the log names the rule, the table and the path.
-    fn refused_by_rule(&self, error: CatalogError, asked: &ChangeSet) -> Error {
+    fn refused_by_rule(
+        &self,
+        error: CatalogError,
+        asked: &ChangeSet,
+        pending: &ChangeSet,
+    ) -> Error {
         match error {
             CatalogError::Constraint { .. } => {
-                tracing::warn!(
-                    "refused by a constraint: {error}: {}",
-                    self.asked_path(asked)
-                );
+                let path = self.asked_path(asked, pending);
+                tracing::warn!("refused by a constraint: {error}: {path}");
                 Error::with_source(
                     ErrorKind::NotPermitted,
                     "a constraint of the database refuses it",
@@ -229,9 +229,9 @@ impl Engine {
         }
     }
 
-    /// The path of what a rule was asked about, in its store: the name that it is to have, or the
-    /// one that the catalog knows. Inodes may be locked.
-    fn asked_path(&self, asked: &ChangeSet) -> String {
+    /// The path of what a rule was asked about, in its store: by the names that it is to have, that
+    /// wait for their commit, or that the catalog knows. Inodes may be locked.
+    fn asked_path(&self, asked: &ChangeSet, pending: &ChangeSet) -> String {
         let named = asked.dirents.iter().rfind(|entry| entry.3.is_some());
         let (store, mut at, mut parts) =
             match (named.or(asked.dirents.last()), asked.inodes.first()) {
@@ -243,8 +243,18 @@ impl Engine {
                 (None, None) => return String::new(),
             };
         while at != Ino::ROOT && parts.len() < 1024 {
-            let found = self.catalog.parents(store, at);
-            let Some((dir, name)) = found.ok().and_then(|found| found.into_iter().next()) else {
+            let is_it = |(one, _, _, target): &&(StoreId, Ino, Name, Option<Ino>)| {
+                (*one, *target) == (store, Some(at))
+            };
+            let waiting = pending.dirents.iter().find(is_it);
+            let found = match waiting {
+                Some((_, dir, name, _)) => Some((*dir, name.clone())),
+                None => {
+                    let found = self.catalog.parents(store, at);
+                    found.ok().and_then(|found| found.into_iter().next())
+                }
+            };
+            let Some((dir, name)) = found else {
                 parts.push(format!("(inode {at})"));
                 break;
             };
@@ -254,6 +264,12 @@ impl Engine {
         parts.reverse();
         format!("/{}", parts.join("/"))
     }
+}
+
+/// Names in the order in which a commit writes them.
+fn gone_first(mut entries: Vec<AskedEntry>) -> Vec<AskedEntry> {
+    entries.sort_by_key(|(store, _, _, target)| (*store, target.is_some()));
+    entries
 }
 
 fn id_of((store, change): &(StoreId, InodeChange)) -> (StoreId, Ino) {
