@@ -50,10 +50,10 @@ impl Mount {
 }
 
 /// The `sqlite3` of somebody else, with a transaction open until it is told to go on.
-struct Sql(Child);
+pub struct Sql(Child);
 
 impl Sql {
-    fn open(catalog: &Path) -> Sql {
+    pub fn open(catalog: &Path) -> Sql {
         let child = Command::new("sqlite3")
             .args(["-bail", "-cmd", ".timeout 20000"])
             .arg(catalog)
@@ -64,7 +64,7 @@ impl Sql {
     }
 
     /// Runs statements to their end.
-    fn run(&mut self, sql: &str) {
+    pub fn run(&mut self, sql: &str) {
         let input = self.0.stdin.as_mut().unwrap();
         writeln!(input, "{sql}\nSELECT 'done';").unwrap();
         let mut line = String::new();
@@ -74,7 +74,7 @@ impl Sql {
         assert_eq!(line, "done\n", "{sql}");
     }
 
-    fn end(mut self) {
+    pub fn end(mut self) {
         drop(self.0.stdin.take());
         assert!(self.0.wait().unwrap().success());
     }

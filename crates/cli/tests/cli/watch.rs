@@ -1,9 +1,11 @@
 //! Watching a mount: `--metrics` and `larder trace`, on a real one.
 
+use crate::constraints::Sql;
 use crate::support::Place;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::os::fd::IntoRawFd;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
@@ -101,6 +103,66 @@ fn prometheus_reads_what_the_mount_did() {
     assert_eq!(sample(text, "larder_requests_in_flight"), 0.0, "METRIC-1");
     drop(held);
     assert!(get(&address, "/").starts_with("HTTP/1.1 404"));
+}
+
+/// Closes a file; the error that `close(2)` says.
+fn close(file: fs::File) -> Option<i32> {
+    // SAFETY: the descriptor is the file's, which has given it up, and nobody uses it again.
+    let closed = unsafe { libc::close(file.into_raw_fd()) };
+    (closed != 0).then(|| std::io::Error::last_os_error().raw_os_error().unwrap())
+}
+
+#[test]
+fn a_refusal_after_the_answer_is_told_by_fsync_and_close_and_counted() {
+    let mount = Mounted::new(&["--metrics", "127.0.0.1:0"]);
+    let address = mount.metrics_address();
+    let file = |name: &str| mount.0.path("mnt").join(name);
+    let refused = || {
+        sample(
+            &get(&address, "/metrics"),
+            "larder_refused_operations_total",
+        )
+    };
+    let sql = || Sql::open(&mount.0.path("a.larder/catalog.db"));
+    // With an index of the user's the kernel asks the server at a close.
+    let mut shell = sql();
+    shell.run("CREATE INDEX sizes ON main (size);");
+    shell.end();
+    fs::write(file("before"), "before").unwrap();
+    let before = fs::File::open(file("before")).unwrap();
+    before.sync_all().unwrap();
+    let mut shell = sql();
+    // The rule is not to be seen until its transaction commits, and the mount commits after it.
+    shell.run(
+        "BEGIN IMMEDIATE; CREATE TRIGGER t BEFORE INSERT ON main \
+         BEGIN SELECT RAISE(ABORT, 'no more files'); END;",
+    );
+    let mut made: Vec<fs::File> = ["closed", "synced", "both"]
+        .iter()
+        .map(|name| fs::File::create(file(name)).unwrap())
+        .collect();
+    made.iter_mut()
+        .for_each(|file| file.write_all(b"content").unwrap());
+    fs::write(file("before"), "after").unwrap();
+    assert_eq!(refused(), 0.0);
+    shell.run("COMMIT;");
+    shell.end();
+    // Others commit as if it had not happened.
+    before.sync_all().unwrap();
+    assert_eq!(refused(), 3.0);
+    let both = made.pop().unwrap();
+    let synced = made.pop().unwrap();
+    let closed = made.pop().unwrap();
+    let told = |error: std::io::Error| error.raw_os_error() == Some(libc::EIO);
+    assert_eq!(close(closed), Some(libc::EIO), "CONSTRAINT-2");
+    assert!(told(synced.sync_all().unwrap_err()), "CONSTRAINT-2");
+    assert!(told(both.sync_all().unwrap_err()), "CONSTRAINT-2");
+    assert_eq!(close(both), Some(libc::EIO), "CONSTRAINT-2");
+    assert_eq!(close(before), None);
+    assert_eq!(fs::read(file("before")).unwrap(), b"after");
+    // Once counted, however often it is told.
+    drop(synced);
+    assert_eq!(refused(), 3.0);
 }
 
 #[test]
