@@ -86,9 +86,7 @@ pub(crate) fn store(verb: &StoreVerb, out: &mut Output) -> Result<()> {
                 &format!("created store {} at {}", info.name, info.mount),
             )
         }),
-        StoreVerb::List { db } => {
-            with_database(db, "store list", |database| list(&database.stores()?, out))
-        }
+        StoreVerb::List { db } => with_database(db, "store list", |database| list(database, out)),
         StoreVerb::Destroy { db, name, dry_run } => {
             with_database(db, "store destroy", |database| {
                 let info = find_store(database, name)?;
@@ -141,10 +139,7 @@ pub(crate) fn store(verb: &StoreVerb, out: &mut Output) -> Result<()> {
             }
             database.sync()?;
             let info = find_store(database, name)?;
-            let keeps = match database.save_keeps(name)? {
-                true => "columns",
-                false => "none",
-            };
+            let keeps = save_keeps_word(database, name)?;
             if out.is_json() {
                 let mut document = store_json(&info);
                 document["save_keeps"] = json!(keeps);
@@ -179,25 +174,37 @@ fn tell(out: &mut Output, info: &StoreInfo, line: &str) -> Result<()> {
     }
 }
 
-fn list(stores: &[StoreInfo], out: &mut Output) -> Result<()> {
+/// What the saved files of a store keep, as `--save-keeps` has it.
+fn save_keeps_word(database: &Database, name: &str) -> Result<&'static str> {
+    Ok(match database.save_keeps(name)? {
+        true => "columns",
+        false => "none",
+    })
+}
+
+fn list(database: &Database, out: &mut Output) -> Result<()> {
+    let stores = database.stores()?;
     if out.is_json() {
-        for info in stores {
-            out.item(&store_json(info).to_string())?;
+        for info in &stores {
+            let mut document = store_json(info);
+            document["save_keeps"] = json!(save_keeps_word(database, &info.name)?);
+            out.item(&document.to_string())?;
         }
         return out.end_list();
     }
-    let mut table = Table::new(&[Align::Left; 4]);
+    let mut table = Table::new(&[Align::Left; 5]);
     table.row(
-        ["STORE", "PROVIDER", "MOUNT", "TABLE"]
+        ["STORE", "PROVIDER", "MOUNT", "TABLE", "SAVES KEEP"]
             .map(String::from)
             .to_vec(),
     );
-    for info in stores {
+    for info in &stores {
         table.row(vec![
             info.name.clone(),
             info.provider.clone(),
             info.mount.clone(),
             info.table.clone(),
+            save_keeps_word(database, &info.name)?.to_owned(),
         ]);
     }
     table

@@ -18,6 +18,7 @@ mod life;
 mod mount;
 mod retention;
 mod rows;
+mod saves;
 mod seal;
 mod sql;
 mod support;

@@ -157,9 +157,12 @@ fn stores_come_and_go() {
     assert_eq!(
         list,
         json!([
-            { "id": 0, "name": "main", "provider": "files", "mount": "/", "table": "main" },
-            { "id": 1, "name": "raw", "provider": "files", "mount": "/raw", "table": "raw" },
-            { "id": 2, "name": "view", "provider": "readonly", "mount": "/view", "table": "raw" },
+            { "id": 0, "name": "main", "provider": "files", "mount": "/", "table": "main",
+              "save_keeps": "columns" },
+            { "id": 1, "name": "raw", "provider": "files", "mount": "/raw", "table": "raw",
+              "save_keeps": "columns" },
+            { "id": 2, "name": "view", "provider": "readonly", "mount": "/view", "table": "raw",
+              "save_keeps": "columns" },
         ])
     );
     assert!(
