@@ -468,3 +468,38 @@ fn roots_server_keeps_few_capabilities() {
     assert_eq!(mount.end(), (Some(0), String::new()));
     place.assert_clean("a.larder");
 }
+
+#[test]
+fn a_shared_memory_that_another_mount_has_is_refused_and_the_log_says_why() {
+    let place = Place::new();
+    for name in ["one", "other"] {
+        place.ok(&["mount", "--create", "--daemon", "a.larder", name]);
+    }
+    let open = |mount: &str| {
+        let mut options = fs::File::options();
+        options.read(true).write(true).create(true).truncate(false);
+        options.open(place.path(mount).join("x.db-shm"))
+    };
+    let log = || fs::read_to_string(place.path("a.larder/mount.log")).unwrap();
+    let held = open("one").unwrap();
+    held.sync_all().unwrap();
+    assert!(!log().contains("WARN"), "{}", log());
+    let refused = open("other").unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(libc::EBUSY), "SHM-1");
+    let log = log();
+    let told = log.lines().find(|line| line.contains("WARN"));
+    let told = told.unwrap_or_else(|| panic!("SHM-1: {log}"));
+    for words in [
+        "the shared memory of a SQLite database",
+        "is open on another mount, and not shared between mounts",
+        "use that mount, or 'PRAGMA journal_mode = DELETE'",
+    ] {
+        assert!(told.contains(words), "SHM-1: {told}");
+    }
+    drop(held);
+    drop(open("other").unwrap());
+    for name in ["one", "other"] {
+        place.ok(&["umount", name]);
+    }
+    place.assert_clean("a.larder");
+}
