@@ -21,6 +21,7 @@ mod rows;
 mod saves;
 mod seal;
 mod sql;
+mod stops;
 mod support;
 mod swaps;
 mod terminal;
