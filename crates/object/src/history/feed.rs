@@ -18,11 +18,13 @@ impl Engine {
 
     /// Switches the feed on or off; the position before what it tells next.
     pub fn set_feed(&self, is_on: bool) -> Result<u64> {
+        self.require_writable()?;
         Ok(self.catalog.set_feed(is_on)?)
     }
 
     /// Has the feed tell what plain SQL does to the rows of a user's table, or no longer.
     pub fn watch_table(&self, table: &str, is_watched: bool) -> Result<()> {
+        self.require_writable()?;
         Ok(self.catalog.watch_table(table, is_watched)?)
     }
 
