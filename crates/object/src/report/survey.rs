@@ -76,6 +76,13 @@ impl Engine {
         };
         let own_bytes = capacity_bytes.saturating_sub(granted.saturating_mul(BLOCK_BYTES));
         let held_back = own_bytes / larder_space::format::limits::HELD_BACK_DIVISOR;
+        let available_bytes = match self.is_host_measured()? {
+            true => (free_bytes + spare_bytes)
+                .min(capacity_bytes)
+                .saturating_sub(held_back)
+                .saturating_sub(reserved),
+            false => 0,
+        };
         let mut inode_count = 0;
         for store in self.table_stores()? {
             inode_count += self.catalog.inode_count(store)?;
@@ -87,10 +94,7 @@ impl Engine {
             retired_bytes,
             spare_bytes,
             free_bytes,
-            available_bytes: (free_bytes + spare_bytes)
-                .min(capacity_bytes)
-                .saturating_sub(held_back)
-                .saturating_sub(reserved),
+            available_bytes,
             redo_bytes: self.redo_bytes(),
             catalog_bytes: self.catalog_bytes(),
             inode_count,

@@ -77,12 +77,17 @@ impl Engine {
 
     /// Refuses a host that does not say what room it has: deleting something would not help.
     pub(crate) fn require_measured_host(&self) -> Result<()> {
-        let failed =
-            |error| crate::error::io_error("cannot ask the host for its size".into(), error);
-        match self.session.storage.is_measured().map_err(failed)? {
+        match self.is_host_measured()? {
             true => Ok(()),
             false => Err(Error::new(ErrorKind::NoSpace, UNMEASURED)),
         }
+    }
+
+    /// Whether the host says what room it has. Where it does not, nothing can be written.
+    pub(crate) fn is_host_measured(&self) -> Result<bool> {
+        let failed =
+            |error| crate::error::io_error("cannot ask the host for its size".into(), error);
+        self.session.storage.is_measured().map_err(failed)
     }
 
     /// Whether the host had little when somebody looked last (`HOST-2`).
