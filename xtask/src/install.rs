@@ -17,7 +17,7 @@ pub struct Tool {
     pub why: &'static str,
 }
 
-const TOOLS: [Tool; 13] = [
+const TOOLS: [Tool; 17] = [
     Tool {
         program: "fusermount3",
         package: "fuse3",
@@ -52,6 +52,26 @@ const TOOLS: [Tool; 13] = [
         program: "git",
         package: "git",
         why: "clones onto a mount",
+    },
+    Tool {
+        program: "vim",
+        package: "vim",
+        why: "saves files on a mount",
+    },
+    Tool {
+        program: "emacs",
+        package: "emacs-nox",
+        why: "saves files on a mount",
+    },
+    Tool {
+        program: "nano",
+        package: "nano",
+        why: "saves files on a mount",
+    },
+    Tool {
+        program: "/usr/bin/pip3",
+        package: "python3-pip",
+        why: "upgrades packages on a mount",
     },
     Tool {
         program: "/usr/sbin/mkfs.xfs",

@@ -234,14 +234,20 @@ fn editors_save_and_nothing_is_lost() {
     assert_clean(rated);
 }
 
-/// vim itself, where there is one.
+/// The program is there; `cargo xtask test` installs it.
+fn require(program: &str, package: &str) {
+    let told = std::process::Command::new(program)
+        .arg("--version")
+        .output();
+    assert!(
+        told.is_ok_and(|told| told.status.success()),
+        "{program} is needed: apt-get install {package}"
+    );
+}
+
 #[test]
 fn vim_saves_and_nothing_is_lost() {
-    let is_there = std::process::Command::new("vim").arg("--version").output();
-    if is_there.is_err() {
-        eprintln!("vim is not installed; its calls are those of editors_save_and_nothing_is_lost");
-        return;
-    }
+    require("vim", "vim");
     let rated = Rated::new();
     for copy in ["no", "yes", "auto"] {
         let id = rated.make(copy);
@@ -256,6 +262,116 @@ fn vim_saves_and_nothing_is_lost() {
         }
         let text = fs::read_to_string(rated.mount.path(copy)).expect("the file");
         assert!(text.starts_with("another line\nanother line\n"), "{text}");
+    }
+    assert_clean(rated);
+}
+
+#[test]
+fn emacs_saves_and_nothing_is_lost() {
+    require("emacs", "emacs-nox");
+    let rated = Rated::new();
+    for (how, setting) in [
+        ("renamed", "backup-by-copying nil"),
+        ("copied", "backup-by-copying t"),
+        ("precious", "file-precious-flag t"),
+        ("none", "make-backup-files nil"),
+    ] {
+        let id = rated.make(how);
+        for _ in 0..2 {
+            // It makes no backups of what is temporary, by itself.
+            let script = format!(
+                "emacs --batch -Q --eval '(progn (setq {setting} backup-enable-predicate (lambda \
+                 (_) t)) (find-file (car command-line-args-left)) (insert \"another line\\n\") \
+                 (save-buffer) (kill-emacs))' \"$1\" 2>/dev/null"
+            );
+            run(&rated, how, &script);
+            assert_eq!(rated.state(how, id), KEPT, "emacs: {setting}");
+        }
+        let text = fs::read_to_string(rated.mount.path(how)).expect("the file");
+        assert!(text.starts_with("another line\nanother line\n"), "{text}");
+        let backup = rated.mount.path(&format!("{how}~"));
+        assert_eq!(backup.exists(), how != "none", "emacs: {setting}");
+    }
+    assert_clean(rated);
+}
+
+/// On a terminal, where it shows the file before somebody types.
+#[test]
+fn nano_saves_and_nothing_is_lost() {
+    require("nano", "nano");
+    let rated = Rated::new();
+    for (how, flags) in [("plain", "-I"), ("backup", "-IB")] {
+        let id = rated.make(how);
+        for _ in 0..2 {
+            let script = format!(
+                "d=$(mktemp -d); mkfifo $d/keys; \
+                 TERM=xterm script -qefc \"nano {flags} '$1'\" $d/shown < $d/keys > $d/out & \
+                 exec 3> $d/keys; n=0; \
+                 until grep -q 'second line' $d/out || test $n = 400; do n=$((n+1)); sleep 0.05; \
+                 done; printf 'typed \\017\\r\\030' >&3; wait; rm -r $d"
+            );
+            run(&rated, how, &script);
+            assert_eq!(rated.state(how, id), KEPT, "nano {flags}");
+        }
+        let text = fs::read_to_string(rated.mount.path(how)).expect("the file");
+        assert!(text.starts_with("typed typed first line\n"), "{text}");
+    }
+    assert_clean(rated);
+}
+
+/// A package of one version, from no index.
+const MAKE_PACKAGE: &str = "
+import sys, zipfile
+v = sys.argv[1]
+d = f'demo-{v}.dist-info'
+files = {'demo.py': f'v = {v}\\n', 'package/__init__.py': f'v = {v}\\n',
+    f'{d}/METADATA': f'Metadata-Version: 2.1\\nName: demo\\nVersion: {v}\\n',
+    f'{d}/WHEEL': 'Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n'}
+files[f'{d}/RECORD'] = ''.join(f'{name},,\\n' for name in [*files, f'{d}/RECORD'])
+with zipfile.ZipFile(f'demo-{v}-py3-none-any.whl', 'w') as wheel:
+    [wheel.writestr(*file) for file in files.items()]
+";
+
+/// pip sets directories aside, makes the files of a new version anew, and removes what it has set
+/// aside: nothing tells that from a package that was removed and another one that was installed.
+#[test]
+fn pip_upgrades_make_other_files() {
+    require("/usr/bin/pip3", "python3-pip");
+    let rated = Rated::new();
+    let packages = tempfile::tempdir().expect("a directory");
+    fs::write(packages.path().join("make.py"), MAKE_PACKAGE).expect("a script");
+    let (here, root) = (packages.path(), rated.mount.root());
+    shell(
+        "cd \"$1\"; for v in 1 2; do /usr/bin/python3 make.py $v; done",
+        &[here],
+    );
+    shell("/usr/bin/python3 -m venv --without-pip \"$1/v\"", &[&root]);
+    let install = |version: u32| {
+        let script = format!(
+            "cd \"$1\"; /usr/bin/pip3 --python \"$2/v/bin/python\" install -q --no-index \
+             --no-cache-dir --no-compile --disable-pip-version-check \
+             ./demo-{version}-py3-none-any.whl 1>&2; \
+             \"$2/v/bin/python\" -B -c 'import demo, package; print(demo.v, package.v)'"
+        );
+        let shown = shell(&script, &[here, &root]);
+        assert_eq!(shown, format!("{version} {version}\n"));
+    };
+    let find = |name: &str| {
+        let script = "cd \"$1\"; find v -path \"*/site-packages/$2\"";
+        let found = shell(script, &[&root, Path::new(name)]);
+        found.trim().to_owned()
+    };
+    install(1);
+    let files = ["demo.py", "package/__init__.py"].map(|name| {
+        let name = find(name);
+        let path = rated.mount.path(&name);
+        rustix::fs::setxattr(path, RATING, b"5", XattrFlags::empty()).expect("a column");
+        let id = rated.number("file_id", &name);
+        (name, id)
+    });
+    install(2);
+    for (name, id) in files {
+        assert_eq!(rated.state(&name, id), LOST, "{name}");
     }
     assert_clean(rated);
 }
