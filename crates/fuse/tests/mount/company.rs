@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used)] // Helpers outside test functions are tests too.
 
 use crate::common::shell;
-use crate::locks::Two;
+use crate::locks::{Two, process, record};
 use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
@@ -85,6 +85,52 @@ fn what_is_counted_under_a_lock_on_two_mounts_is_all_there() {
                 "COMPANY-6 {by:?}"
             );
         }
+    }
+}
+
+/// With this, [`count`] counts in the file that it names.
+const COUNTED: &str = "LARDER_TEST_COUNTED_FILE";
+const COUNTED_EACH: u64 = 60;
+
+/// A process of the next test.
+#[test]
+fn count() {
+    let Some(path) = std::env::var_os(COUNTED) else {
+        return;
+    };
+    let file = OpenOptions::new().read(true).write(true).open(path);
+    let file = file.unwrap();
+    // All begin when the others are there.
+    io::stdin().lines().for_each(drop);
+    for _ in 0..COUNTED_EACH {
+        assert_eq!(record(&file, libc::F_SETLKW, "w", 0, 8), "ok");
+        let mut bytes = [0; 20];
+        let len = file.read_at(&mut bytes, 0).unwrap();
+        let count: u64 = std::str::from_utf8(&bytes[..len]).unwrap().parse().unwrap();
+        file.write_all_at((count + 1).to_string().as_bytes(), 0)
+            .unwrap();
+        assert_eq!(record(&file, libc::F_SETLK, "u", 0, 8), "ok");
+    }
+}
+
+#[test]
+fn what_processes_count_under_posix_locks_on_two_mounts_is_all_there() {
+    let two = Two::new();
+    let files = two.roots().map(|root| root.join("counter"));
+    fs::write(&files[0], "0").unwrap();
+    sync(&files[0]);
+    let mut processes = [&files[0], &files[1], &files[0], &files[1]]
+        .map(|file| process("company::count", COUNTED, file).spawn().unwrap());
+    for process in &mut processes {
+        drop(process.stdin.take());
+    }
+    for process in processes {
+        let done = process.wait_with_output().unwrap();
+        assert!(done.status.success(), "{done:?}");
+    }
+    for path in &files {
+        let found = fs::read_to_string(path).unwrap();
+        assert_eq!(found, (4 * COUNTED_EACH).to_string(), "COMPANY-6");
     }
 }
 
@@ -351,6 +397,56 @@ fn working_directories_and_mounts_inside_survive_what_others_commit() {
     if is_root {
         shell("umount \"$1\"", &[&bound]);
     }
+}
+
+#[test]
+fn a_working_directory_goes_along_when_another_mount_renames_above_it() {
+    let two = Two::new();
+    let [one, other] = two.roots();
+    fs::create_dir_all(other.join("a/b/work")).unwrap();
+    fs::create_dir(other.join("side")).unwrap();
+    fs::write(other.join("a/b/work/keep"), "old").unwrap();
+    sync(&other);
+    let (mut walker, mut ask) = walker(&other.join("a/b/work"));
+    let current = PathBuf::from(format!("/proc/{}/cwd", walker.id()));
+    let number = |path: &Path| std::os::unix::fs::MetadataExt::ino(&fs::metadata(path).unwrap());
+    let work = number(&other.join("a/b/work"));
+    let rename = |from: &str, to: &str| fs::rename(one.join(from), one.join(to)).unwrap();
+    let replace = |directory: &str, text: &str| {
+        fs::write(one.join("new"), text).unwrap();
+        rename("new", &format!("{directory}/keep"));
+    };
+    // A name that it had becomes another's.
+    let again = || fs::create_dir_all(one.join("a/b/work")).unwrap();
+    type Change<'c> = &'c dyn Fn();
+    let changes: [(Change<'_>, &str, &str); 8] = [
+        (&|| (), "a/b/work", "old"),
+        (&|| rename("a", "moved"), "moved/b/work", "old"),
+        (&|| replace("moved/b/work", "2nd"), "moved/b/work", "2nd"),
+        (&again, "moved/b/work", "2nd"),
+        (&|| rename("moved/b", "side/c"), "side/c/work", "2nd"),
+        (&|| replace("side/c/work", "3rd"), "side/c/work", "3rd"),
+        (&|| rename("side", "a/b/side"), "a/b/side/c/work", "3rd"),
+        (&|| rename("a/b/side/c/work", "at"), "at", "3rd"),
+    ];
+    for (index, (change, path, text)) in changes.iter().enumerate() {
+        change();
+        sync(&one);
+        // What is in it is there at once; its path, when somebody has looked it up.
+        let answer = ask();
+        let (at, seen) = answer.split_once(' ').unwrap();
+        assert!(
+            Path::new(at).starts_with(&other),
+            "change {index}: {answer}"
+        );
+        assert_eq!(seen, format!("{text} keep"), "change {index}");
+        assert_eq!(number(&current), work, "change {index}");
+        assert_eq!(number(&other.join(path)), work, "change {index}");
+        let expected = format!("{} {text} keep", other.join(path).display());
+        assert_eq!(ask(), expected, "change {index}");
+    }
+    drop(ask);
+    walker.wait().unwrap();
 }
 
 #[test]

@@ -22,7 +22,7 @@ const LOCKED: &str = "LARDER_TEST_LOCKED_FILE";
 const ANSWER: &str = "answer: ";
 
 /// A test of this binary as a process of its own.
-fn process(test: &str, variable: &str, value: &Path) -> Command {
+pub(crate) fn process(test: &str, variable: &str, value: &Path) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command
         .args(["--exact", test, "--nocapture"])
@@ -230,7 +230,7 @@ fn outcome(returned: i32) -> String {
     }
 }
 
-fn record(file: &File, command: i32, kind: &str, start: i64, len: i64) -> String {
+pub(crate) fn record(file: &File, command: i32, kind: &str, start: i64, len: i64) -> String {
     let l_type = match kind {
         "r" => libc::F_RDLCK,
         "w" => libc::F_WRLCK,
