@@ -16,6 +16,7 @@ mod kills;
 mod lab;
 mod life;
 mod mount;
+mod readme;
 mod retention;
 mod rows;
 mod saves;

@@ -6,7 +6,7 @@ use crate::support::{Done, Place};
 use rustix::process::Signal;
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// Much longer than the two seconds that a command waits for a mount.
@@ -448,61 +448,4 @@ fn who_reads_needs_no_catalog_that_another_process_has_alone() {
     drop(door);
     place.ok(&["ls", "a.larder:/"]);
     place.assert_closed("a.larder");
-}
-
-/// Every command of the README's "Five minutes", in order; what it prints is compared.
-#[test]
-fn the_readme_is_true() {
-    let text = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md")).unwrap();
-    let section = text.split("\n## Five minutes\n").nth(1).unwrap();
-    let section = section.split("\n### A mistake").next().unwrap();
-    let place = Place::new();
-    fs::create_dir_all(place.path("Pictures")).unwrap();
-    place.write("Pictures/a.jpg", 300_000);
-    place.write("Pictures/b.jpg", 50_000);
-    fs::create_dir_all(place.path("target/release")).unwrap();
-    let larder = place.path("target/release/larder");
-    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_larder"), &larder).unwrap();
-    let said = text
-        .lines()
-        .find(|line| line.starts_with("cargo run --release -- "))
-        .unwrap();
-    let words: Vec<&str> = said.split(' ').skip(4).collect();
-    fs::create_dir(place.path("photos")).unwrap();
-    let mount = Foreground::start(&place, &words, "photos");
-    let mut shown = vec![mount.status_line().trim().to_owned()];
-    let mut commands = 0;
-    let mut blocks = section.split("```");
-    while let (Some(_), Some(block)) = (blocks.next(), blocks.next()) {
-        if let Some(text) = block.strip_prefix("text\n") {
-            let told = shown.last().unwrap();
-            assert_eq!(told.trim_end(), text.trim_end(), "README.md");
-            continue;
-        }
-        let script = block.strip_prefix("sh\n").unwrap();
-        let done = Command::new("sh")
-            .args([
-                "-e",
-                "-c",
-                &format!("shopt -s expand_aliases 2>/dev/null || :\n{script}"),
-            ])
-            .current_dir(place.path(""))
-            .env("HOME", place.path(""))
-            .env(
-                "PATH",
-                format!(
-                    "{}:{}",
-                    place.path("target/release").display(),
-                    std::env::var("PATH").unwrap()
-                ),
-            )
-            .stdin(Stdio::null())
-            .output()
-            .unwrap();
-        assert!(done.status.success(), "README.md: {script}{done:?}");
-        commands += script.lines().count();
-        shown.push(String::from_utf8(done.stdout).unwrap());
-    }
-    assert!(commands > 10, "README.md: {commands} lines were run");
-    drop(mount);
 }
