@@ -5,10 +5,10 @@
 //! DB/mount.log.
 
 use crate::databases::with_database;
-use crate::error::{At, Failure, Result};
+use crate::error::{At, Failure, Result, warn};
 use crate::mount_log::{LOG, open_log};
 use crate::output::Output;
-use crate::serve::{Request, serve};
+use crate::serve::{Request, require_writable, serve};
 use larder::directory::DatabaseDir;
 use larder_fuse::MountInfo;
 use std::ffi::OsString;
@@ -23,10 +23,26 @@ const READY: &str = "ready";
 /// Starts a process that serves; returns the mount and the process id once it does.
 pub(crate) fn start(request: &Request) -> Result<(MountInfo, u32)> {
     // Told here and now when it cannot be opened; and only a database gets a log.
-    with_database(&request.db, "mount", |_| Ok(()))?;
+    let is_readonly = with_database(&request.db, "mount", |database| {
+        require_writable(database, request)?;
+        Ok(database.is_readonly())
+    })?;
     let log_path = request.db.join(LOG);
     let log = DatabaseDir::open(&request.db).and_then(|database| open_log(&database));
-    let log = log.at(|| format!("cannot write '{}'", log_path.display()))?;
+    let log = match log {
+        Ok(log) => Stdio::from(log),
+        // Who may only read is served all the same.
+        Err(error) if is_readonly => {
+            warn(&format!(
+                "warning: no log of this mount is kept, since '{}' cannot be written: {error}",
+                log_path.display()
+            ));
+            Stdio::null()
+        }
+        failed => failed
+            .map(Stdio::from)
+            .at(|| format!("cannot write '{}'", log_path.display()))?,
+    };
     let mut child = Command::new(std::env::current_exe().at(|| "cannot find this program".into())?)
         .args(arguments(request)?)
         .stdin(Stdio::null())

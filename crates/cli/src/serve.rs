@@ -11,6 +11,7 @@ use crate::service;
 use crate::serving_lock::ServingLock;
 use crate::settings::Settings;
 use crate::units::show_time;
+use larder::Database;
 use larder_fuse::{MountInfo, Mounted};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -94,13 +95,7 @@ pub(crate) fn serve(request: &Request, ready: impl FnOnce(&MountInfo) -> Result<
     let label = std::path::absolute(dir).at(|| format!("cannot examine '{}'", dir.display()))?;
     let database = open_database(db, &format!("mount {}", label.display()))?;
     let directory = database.directory().clone();
-    if database.is_readonly() && !options.read_only && options.as_of.is_none() {
-        return Err(Failure::Other(format!(
-            "cannot mount '{name}' for writing: it is read-only for this process; mount it with \
-             '-o ro', or make the \
-             directory and its files writable"
-        )));
-    }
+    require_writable(&database, request)?;
     let for_metrics = endpoint.is_some().then(|| database.clone());
     // The mount owns the database, and closes it at its end.
     let mounted = larder_fuse::mount(database, dir, &options).at(cannot)?;
@@ -153,4 +148,17 @@ pub(crate) fn serve(request: &Request, ready: impl FnOnce(&MountInfo) -> Result<
 fn end(mounted: Mounted) -> larder::Result<()> {
     mounted.unmounter().detach()?;
     mounted.wait()
+}
+
+/// Refuses to mount for writing what this process cannot write.
+pub(crate) fn require_writable(database: &Database, request: &Request) -> Result<()> {
+    let is_for_reading = request.settings.read_only || request.settings.as_of.is_some();
+    if is_for_reading || !database.is_readonly() {
+        return Ok(());
+    }
+    Err(Failure::Other(format!(
+        "cannot mount '{}' for writing: it is read-only for this process; mount it with '-o ro', \
+         or make the directory and its files writable",
+        request.name()
+    )))
 }
