@@ -1,6 +1,7 @@
 //! Every verb on every state of a database: it does its work, or says in one line why not, and
 //! leaves the database whole.
 
+use crate::kills::is_for_everybody;
 use crate::support::{Done, Place};
 use std::collections::BTreeMap;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -24,6 +25,8 @@ enum State {
     SecondStore,
     /// A page of the catalog is damaged.
     Damaged,
+    /// It is somebody else's, who lets others read.
+    Strangers,
 }
 
 /// What a verb needs, beside a sound catalog.
@@ -40,10 +43,13 @@ enum Needs {
     WritingFile,
     /// To write, and a past with the file.
     WritingPast,
+    /// A mount to look at.
+    Mount,
 }
-use Needs::{File, Nothing, Past, Writing, WritingFile, WritingPast};
+use Needs::{File, Mount, Nothing, Past, Writing, WritingFile, WritingPast};
 
-/// `D` stands for the database, `P` for the directory in it that the verb works in.
+/// `D` stands for the database, `P` for the directory in it that the verb works in, `SEQ` for its
+/// last commit and `TXN` for its open transaction.
 const VERBS: &[(Needs, &[&str])] = &[
     (Nothing, &["ls", "D:P/"]),
     (File, &["cat", "D:P/f"]),
@@ -85,15 +91,48 @@ const VERBS: &[(Needs, &[&str])] = &[
         &["store", "create", "D", "third", "--mount", "/third"],
     ),
     (Writing, &["store", "destroy", "D", "third"]),
+    (
+        Writing,
+        &["store", "set", "D", "second", "--save-keeps", "none"],
+    ),
     (WritingPast, &["restore", "D@s:P/f"]),
+    (Writing, &["mkdir", "D:P/undone"]),
+    (Past, &["undo", "D", "SEQ", "--dry-run"]),
+    (WritingPast, &["undo", "D", "SEQ"]),
+    (Writing, &["txn", "run", "D", "--", "true"]),
+    (Writing, &["txn", "begin", "D"]),
+    (Writing, &["txn", "status", "D", "TXN"]),
+    (Writing, &["txn", "commit", "D", "TXN"]),
+    (Writing, &["txn", "begin", "D"]),
+    (Writing, &["txn", "abort", "D", "TXN"]),
+    (Writing, &["sql", "D", "CREATE TABLE album (title TEXT)"]),
+    (WritingPast, &["track", "D", "album"]),
+    (Nothing, &["track", "D"]),
+    (Writing, &["sql", "D", "INSERT INTO album VALUES ('sea')"]),
+    (WritingPast, &["rows", "D@-0s", "album"]),
+    (WritingPast, &["untrack", "D", "album"]),
+    (Writing, &["watch", "D", "--enable", "--once"]),
+    (Writing, &["watch", "D", "--once"]),
+    (Writing, &["watch", "D", "--disable"]),
+    (Mount, &["trace", "D", "--count", "1"]),
+    (Nothing, &["refused", "list", "D"]),
+    (Nothing, &["mount", "--daemon", "-o", "ro", "D", "ro"]),
+    (Nothing, &["umount", "ro"]),
+    (Writing, &["mount", "--daemon", "D", "rw"]),
+    (Writing, &["umount", "rw"]),
     (Past, &["rollback", "D", "s", "--dry-run"]),
     (Writing, &["snapshot", "create", "D", "more"]),
     (Writing, &["snapshot", "hold", "D", "more", "why"]),
     (Writing, &["snapshot", "release", "D", "more", "why"]),
+    (Writing, &["snapshot", "seal", "D", "more"]),
+    (Writing, &["snapshot", "verify", "D", "more"]),
     (Writing, &["snapshot", "destroy", "D", "more"]),
+    (WritingPast, &["rollback", "D", "s"]),
     (WritingPast, &["snapshot", "destroy", "D", "s"]),
     (WritingPast, &["prune", "D"]),
     (Writing, &["defrag", "D"]),
+    (Writing, &["shrink", "D", "--dry-run"]),
+    (Writing, &["shrink", "D"]),
     (WritingPast, &["retention", "D", "2h"]),
 ];
 
@@ -104,6 +143,8 @@ struct Case {
     directory: &'static str,
     mount: Option<Child>,
     bound: Option<PathBuf>,
+    /// Verbs are run as one who may only read.
+    is_stranger: bool,
 }
 
 impl Case {
@@ -129,11 +170,16 @@ impl Case {
             directory,
             mount: None,
             bound: None,
+            is_stranger: state == State::Strangers,
         };
+        for place in ["ro", "rw"] {
+            std::fs::create_dir(case.place.path(place)).unwrap();
+        }
         match state {
             State::Mounted => case.mount(),
             State::ReadOnly => case.make_readonly(),
             State::Damaged => case.damage(),
+            State::Strangers => case.make_strangers(),
             State::Empty | State::NoHistory | State::Unmounted | State::SecondStore => {}
         }
         case
@@ -160,6 +206,20 @@ impl Case {
         run("mount", &["-o", "remount,bind,ro", path.to_str().unwrap()]);
     }
 
+    fn make_strangers(&self) {
+        let all = [("a+rX,a-w", "D"), ("a+rx", "."), ("a+rX", "local")];
+        for (mode, path) in all {
+            let path = self.place.path(path);
+            run("chmod", &["-R", mode, path.to_str().unwrap()]);
+        }
+        for path in ["ro", "rw"] {
+            run(
+                "chown",
+                &["nobody", self.place.path(path).to_str().unwrap()],
+            );
+        }
+    }
+
     /// The table of counters is needed by everything.
     fn damage(&self) {
         let catalog = self.place.path("D/catalog.db");
@@ -172,12 +232,46 @@ impl Case {
     }
 
     fn run(&self, verb: &[&str]) -> Done {
-        let word = |word: &&str| match word.strip_prefix('D') {
-            Some(rest) => format!("D{}", rest.replace(":P", &format!(":{}", self.directory))),
-            None => (*word).to_owned(),
+        let word = |word: &&str| match (*word, word.strip_prefix('D')) {
+            (_, Some(rest)) => format!("D{}", rest.replace(":P", &format!(":{}", self.directory))),
+            ("SEQ", _) => self.newest(&["log", "D"], "seq"),
+            ("TXN", _) => self.newest(&["txn", "list", "D"], "transaction"),
+            _ => (*word).to_owned(),
         };
         let words: Vec<String> = verb.iter().map(word).collect();
-        self.place.run(&words)
+        let mut command = self.place.command(&words);
+        if self.is_stranger {
+            command = as_nobody(&command);
+        }
+        if verb[0] != "trace" || self.mount.is_none() {
+            return Done::from(command.output().unwrap());
+        }
+        // It looks on until something happens.
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        for round in 0.. {
+            if child.try_wait().unwrap().is_some() {
+                break;
+            }
+            assert!(round < 6000, "it hears nothing");
+            // A name that the kernel has not asked for.
+            std::fs::metadata(self.place.path(&format!("m/none{round}"))).unwrap_err();
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let mut done = Done::from(child.wait_with_output().unwrap());
+        assert!(done.stderr.starts_with("larder: tracing "), "{done:?}");
+        done.stderr.clear();
+        done
+    }
+
+    /// A number of the first in a list; 1: there is none.
+    fn newest(&self, verb: &[&str], field: &str) -> String {
+        let done = self.run(&[verb, &["--json"]].concat());
+        let list: serde_json::Value = serde_json::from_slice(&done.stdout).unwrap_or_default();
+        match &list[0][field] {
+            serde_json::Value::Null => "1".to_owned(),
+            number => number.to_string(),
+        }
     }
 }
 
@@ -192,6 +286,18 @@ impl Drop for Case {
             run("umount", &[path]);
         }
     }
+}
+
+/// The command as an ordinary user's.
+fn as_nobody(command: &Command) -> Command {
+    let mut theirs = Command::new("setpriv");
+    theirs
+        .args(["--reuid=nobody", "--regid=nogroup", "--clear-groups"])
+        .arg(command.get_program())
+        .args(command.get_args())
+        .current_dir(command.get_current_dir().unwrap())
+        .stdin(Stdio::null());
+    theirs
 }
 
 fn run(program: &str, arguments: &[&str]) {
@@ -223,9 +329,17 @@ fn why_not(state: State, needs: Needs, verb: &[&str]) -> Option<&'static str> {
     let needs_past = matches!(needs, Past | WritingPast);
     let needs_file = matches!(needs, File | Past | WritingFile | WritingPast);
     match state {
+        _ if needs == Mount && state == State::Mounted => None,
+        // It meets its mounts at a pipe that it makes.
+        State::ReadOnly if needs == Mount => Some("Read-only file system"),
+        State::Strangers if needs == Mount => Some("Permission denied"),
+        _ if needs == Mount => Some("no mount of"),
         State::Damaged if verb[0] == "check" => Some(""),
+        // It reads a directory of its own.
+        State::Damaged if verb[0] == "refused" => None,
+        State::Damaged if verb[0] == "umount" => Some("nothing is mounted"),
         State::Damaged => Some("the catalog is damaged"),
-        State::ReadOnly if writes => Some("read-only"),
+        State::ReadOnly | State::Strangers if writes => Some("read-only"),
         State::NoHistory if verb == ["retention", "D", "2h"] => None,
         State::NoHistory if verb == ["snapshot", "destroy", "D", "s"] => Some("does not exist"),
         State::NoHistory if needs_past => Some("history"),
@@ -236,16 +350,39 @@ fn why_not(state: State, needs: Needs, verb: &[&str]) -> Option<&'static str> {
 
 fn every_verb_on(state: State) {
     let case = Case::new(state);
-    let before = (state == State::ReadOnly).then(|| fingerprint(&case.place.path("D")));
+    let is_readonly = matches!(state, State::ReadOnly | State::Strangers);
+    let before = is_readonly.then(|| fingerprint(&case.place.path("D")));
     for (needs, verb) in VERBS {
         let began = Instant::now();
-        let done = case.run(verb);
+        let mut done = case.run(verb);
+        let warning = match (state, verb[0]) {
+            (State::Strangers, "check") => Some("warning: other users may read"),
+            (State::Strangers | State::ReadOnly, "mount") if *needs == Nothing => {
+                Some("warning: no log of this mount is kept")
+            }
+            _ => None,
+        };
+        if let Some(warning) = warning {
+            let is_warned = |line: &str| line.contains(warning);
+            assert!(done.stderr.lines().all(is_warned), "{done:?}");
+            assert_eq!(done.stderr.lines().count(), 1, "{done:?}");
+            done.stderr.clear();
+        }
         let what = format!("{state:?}: {verb:?}");
         assert!(began.elapsed() < Duration::from_secs(60), "{what}");
         match why_not(state, *needs, verb) {
             // What another verb would have made is not there.
             Some("read-only") if !done.stderr.contains("read-only") => {
-                let told = ["does not exist", "there is no"];
+                let told = [
+                    "does not exist",
+                    "there is no",
+                    "is not tracked",
+                    "is off",
+                    "snapshot 'more'",
+                    "no such table",
+                    "the schema belongs to user",
+                    "nothing is mounted",
+                ];
                 let told = told.iter().find(|told| done.stderr.contains(**told));
                 done.assert_failed(1, told.unwrap_or(&"read-only"), &what);
             }
@@ -258,7 +395,7 @@ fn every_verb_on(state: State) {
     }
     match state {
         State::Damaged => {}
-        State::ReadOnly => {
+        State::ReadOnly | State::Strangers => {
             let after = fingerprint(&case.place.path("D"));
             assert!(before == Some(after), "READONLY-1");
         }
@@ -279,6 +416,14 @@ fn every_verb_works_without_history() {
 #[test]
 fn every_verb_reads_a_read_only_medium_and_writes_nothing() {
     every_verb_on(State::ReadOnly);
+}
+
+#[test]
+fn every_verb_reads_somebody_elses_database_and_writes_nothing() {
+    let name = "verbs::every_verb_reads_somebody_elses_database_and_writes_nothing";
+    if is_for_everybody(name) {
+        every_verb_on(State::Strangers);
+    }
 }
 
 #[test]
