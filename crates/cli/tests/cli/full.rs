@@ -305,3 +305,51 @@ fn a_host_without_a_byte_left_is_read_and_says_what_to_do() {
     place.ok(&["prune", "h/D"]);
     place.assert_clean("h/D");
 }
+
+/// Nobody knows what room such a filesystem has, and deleting something would not help.
+#[test]
+fn a_host_that_tells_no_size_is_named_and_what_is_there_is_read() {
+    let place = Place::with_database();
+    for directory in ["h", "m"] {
+        std::fs::create_dir(place.path(directory)).unwrap();
+    }
+    let content = place.write("file", 100_000);
+    place.ok(&["put", "file", "a.larder:/f"]);
+    let host = place.path("h");
+    let mut mount = Command::new("mount");
+    let mounted = mount.args(["-t", "ramfs", "none"]).arg(&host).status();
+    assert!(mounted.unwrap().success());
+    let mut copy = Command::new("cp");
+    copy.args(["-a", "a.larder", "h/D"])
+        .current_dir(place.path(""));
+    assert!(copy.status().unwrap().success());
+    let mut host = Host {
+        place,
+        server: None,
+    };
+    let told = "reports a size of 0 blocks, so that nobody knows what room it has; move the \
+                database to one that tells";
+    for refused in [
+        &["init", "h/E"][..],
+        &["put", "file", "h/D:/g"],
+        &["mkdir", "h/D:/d"],
+    ] {
+        host.place.fails(1, refused, told);
+    }
+    host.place.ok(&["ls", "h/D:/"]);
+    assert!(host.place.run(&["cat", "h/D:/f"]).stdout == content);
+    for verb in ["df", "check", "log", "status"] {
+        host.place.ok(&[verb, "h/D"]);
+    }
+    host.mount();
+    assert!(std::fs::read(host.file("f")).unwrap() == content);
+    assert!(is_full(&std::fs::write(host.file("g"), "x").unwrap_err()));
+    let space = rustix::fs::statvfs(host.file("")).unwrap();
+    assert_eq!(space.f_blocks * space.f_frsize, 64 << 20);
+    assert!(space.f_bfree < space.f_blocks);
+    assert_eq!(space.f_bavail, 0, "nothing can be written");
+    // What takes no room works.
+    std::fs::remove_file(host.file("f")).unwrap();
+    host.unmount();
+    host.place.assert_clean("h/D");
+}
