@@ -149,17 +149,31 @@ const SYSTEM: &[&str] = &[
          AND mode BETWEEN 0 AND 4095 AND uid BETWEEN 0 AND 4294967295
          AND gid BETWEEN 0 AND 4294967295 AND nlink BETWEEN 0 AND 4294967295
          AND size >= 0 AND blocks >= 0 AND rdev >= 0) IS NOT 1",
-    // Plain SQL between two commits is of the next one.
-    "SELECT what || ' is of commit ' || seq || ', which has not happened' FROM (
-         SELECT 'larder_ag: group ' || ag || ' of segment ' || segment AS what, changed_seq AS seq
-           FROM larder_ag
-         UNION ALL SELECT 'larder_seal: link ' || number, seq FROM larder_seal
+    // What the engine alone writes is of a commit that was, or of none: 0.
+    "SELECT what || ' is of commit ' || seq || ', which never was' FROM (
+         SELECT 'larder_seal: link ' || number AS what, seq FROM larder_seal
          UNION ALL SELECT 'larder_sealed: row ' || id, from_seq FROM larder_sealed
          UNION ALL SELECT 'larder_session: what session ' || id || ' reads', pin_seq
            FROM larder_session
          UNION ALL SELECT 'larder_transaction: what transaction ' || id || ' reads', pin_seq
            FROM larder_transaction
          UNION ALL SELECT 'larder_past: row ' || id, seq FROM larder_past
+         UNION ALL SELECT 'larder_author: the beginning of session ' || session, since_seq
+           FROM larder_author
+         UNION ALL SELECT 'larder_author: the end of session ' || session, until_seq
+           FROM larder_author
+         UNION ALL SELECT 'larder_piece: page ' || page || ' of inode ' || ino || ' of store '
+           || store, since_seq FROM larder_piece
+         UNION ALL SELECT 'larder_meta: ' || key, value FROM larder_meta
+           WHERE key = 'history_begins_seq' OR key GLOB 'history_begins_seq:*'
+       ) WHERE seq NOT BETWEEN 0 AND (SELECT value FROM larder_meta WHERE key = 'commit_seq')",
+    "SELECT 'larder_author: session ' || session || ' ended at commit ' || until_seq || ', and \
+     began at ' || since_seq
+       FROM larder_author WHERE until_seq < since_seq",
+    // Plain SQL between two commits is of the next one.
+    "SELECT what || ' is of commit ' || seq || ', which has not happened' FROM (
+         SELECT 'larder_ag: group ' || ag || ' of segment ' || segment AS what, changed_seq AS seq
+           FROM larder_ag
          UNION ALL SELECT 'larder_temporal: row ' || id, since_seq FROM larder_temporal
          UNION ALL SELECT 'larder_temporal: row ' || id, until_seq FROM larder_temporal
          UNION ALL SELECT 'larder_orphan: inode ' || ino || ' of store ' || store, seq
@@ -172,6 +186,13 @@ const SYSTEM: &[&str] = &[
        FROM larder_snapshot WHERE seq < (SELECT value FROM larder_meta WHERE key = \
        'history_begins_seq')
          OR seq > (SELECT value FROM larder_meta WHERE key = 'commit_seq')",
+    // A step of a transaction has no state that somebody may name or read.
+    "SELECT what || ' is of commit ' || seq || ', which was no whole one (HISTORY-3)' FROM (
+         SELECT 'larder_snapshot: ' || name AS what, seq FROM larder_snapshot
+         UNION ALL SELECT 'larder_past: row ' || id, seq FROM larder_past
+       ) WHERE seq <= (SELECT value FROM larder_meta WHERE key = 'commit_seq')
+         AND seq > (SELECT value FROM larder_meta WHERE key = 'history_begins_seq')
+         AND seq NOT IN (SELECT until_seq FROM larder_history WHERE what = 'commit')",
     "SELECT DISTINCT 'larder_history: store ' || h.store || ' has rows of commits up to ' || \
      h.until_seq
          || ', and its history begins at ' || m.value || ' (HISTORY-7)'

@@ -4,6 +4,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod commit_numbers;
 mod concurrency;
 mod guards;
 mod holders;
