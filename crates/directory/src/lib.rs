@@ -420,16 +420,19 @@ impl DatabaseDir {
         Ok(rustix::fs::mkfifoat(self.as_fd(), name, mode)?)
     }
 
-    /// Opens a FIFO without waiting for its other end. Nothing else is opened.
+    /// Opens a FIFO without waiting for its other end. Nothing else is opened, nor one that has
+    /// other names: it is somebody else's.
     pub fn open_fifo(&self, name: &str, flags: OFlags) -> rustix::io::Result<File> {
-        let is_fifo = |mode| FileType::from_raw_mode(mode) == FileType::Fifo;
+        let is_own_fifo = |found: &rustix::fs::Stat| {
+            FileType::from_raw_mode(found.st_mode) == FileType::Fifo && found.st_nlink == 1
+        };
         let named = rustix::fs::statat(self.as_fd(), name, AtFlags::SYMLINK_NOFOLLOW)?;
-        if !is_fifo(named.st_mode) {
+        if !is_own_fifo(&named) {
             return Err(Errno::INVAL);
         }
         let flags = flags | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let fifo = rustix::fs::openat(self.as_fd(), name, flags, Mode::empty())?;
-        match is_fifo(rustix::fs::fstat(&fifo)?.st_mode) {
+        match is_own_fifo(&rustix::fs::fstat(&fifo)?) {
             true => Ok(fifo.into()),
             false => Err(Errno::INVAL),
         }

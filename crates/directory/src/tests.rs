@@ -180,6 +180,20 @@ fn modes_of_a_file_with_further_names_stay() {
     assert_eq!(mode(&theirs), 0o644, "DIRECTORY-2");
 }
 
+/// A FIFO that has a second name is somebody else's: it is not opened, so nobody is given it.
+#[test]
+fn a_fifo_with_further_names_is_not_opened() {
+    let (dir, database) = database();
+    let theirs = dir.path().join("theirs");
+    let mode = rustix::fs::Mode::from_raw_mode(0o600);
+    rustix::fs::mkfifoat(rustix::fs::CWD, &theirs, mode).unwrap();
+    fs::hard_link(&theirs, database.join("pipe")).unwrap();
+    let opened = database.open_fifo("pipe", OFlags::RDWR);
+    assert_eq!(opened.unwrap_err(), Errno::INVAL, "DIRECTORY-2");
+    fs::remove_file(&theirs).unwrap();
+    database.open_fifo("pipe", OFlags::RDWR).unwrap();
+}
+
 #[test]
 fn the_path_of_the_descriptor_stays_when_the_name_is_another_directory() {
     let (dir, database) = database();
