@@ -2,7 +2,7 @@
 //! in a loop, and nothing may land, be read, be changed or be removed behind the link (`CLI-40`).
 
 use crate::mount::serve;
-use crate::support::{Place, describe};
+use crate::support::{Killed, Place, describe};
 use crate::time::{now, with_history};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use std::fs;
@@ -435,4 +435,96 @@ fn what_is_swapped_inside_of_a_database_leads_nowhere() {
         assert_eq!(kept(&elsewhere), before, "{name} and a {other}");
     }
     assert_eq!(place.ok(&["cat", "a.larder:/a"]).len(), 100);
+}
+
+/// What a database's owner puts in the place of the pipe of root's `larder trace`.
+#[derive(Debug, Clone, Copy)]
+enum Bait {
+    Link,
+    /// A further name of root's file, where the system lets users make one.
+    File,
+    /// The same of a FIFO.
+    Fifo,
+}
+
+impl Bait {
+    fn put(self, elsewhere: &Path, at: &Path) {
+        match self {
+            Bait::Link => symlink(elsewhere.join("f0"), at).unwrap(),
+            Bait::File => fs::hard_link(elsewhere.join("f0"), at).unwrap(),
+            Bait::Fifo => fs::hard_link(elsewhere.join("fifo"), at).unwrap(),
+        }
+    }
+}
+
+/// Root traces a database whose owner exchanges the pipe for something of root's as soon as it has
+/// a name: nothing becomes the owner's, or gets another mode (`DIRECTORY-4`).
+#[test]
+fn a_trace_by_root_gives_nothing_away_to_who_swaps_its_pipe() {
+    use std::os::unix::fs::chown;
+    const OWNER: u32 = 4711;
+    /// For each bait.
+    const TIME: Duration = Duration::from_millis(1500);
+    if !rustix::process::geteuid().is_root() {
+        return; // Only root gives files away.
+    }
+    let place = Place::with_database();
+    let elsewhere = place.path("elsewhere");
+    fill(&elsewhere, 1, "of root");
+    let (kind, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::from(0o644));
+    rustix::fs::mknodat(CWD, elsewhere.join("fifo"), kind, mode, 0).unwrap();
+    let before = kept(&elsewhere);
+    chown(place.path("a.larder"), Some(OWNER), Some(OWNER)).unwrap();
+    let (pipes, bait_path) = (place.path("a.larder/trace"), place.path("a.larder/bait"));
+    for bait in [Bait::Link, Bait::File, Bait::Fifo] {
+        let (stop, swaps) = (AtomicBool::new(false), AtomicU64::new(0));
+        let swap = || {
+            while !stop.load(Ordering::Relaxed) {
+                // There is none before the first trace.
+                for entry in fs::read_dir(&pipes).into_iter().flatten().flatten() {
+                    let exchange = RenameFlags::EXCHANGE;
+                    let pipe = entry.path();
+                    if renameat_with(CWD, &bait_path, CWD, &pipe, exchange).is_ok() {
+                        swaps.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+            }
+        };
+        let trace = || {
+            let began = Instant::now();
+            while began.elapsed() < TIME {
+                let left = fs::read_dir(&pipes).into_iter().flatten().flatten();
+                left.for_each(|entry| drop(fs::remove_file(entry.path())));
+                let _ = fs::remove_file(&bait_path); // It may have gone with the pipe.
+                bait.put(&elsewhere, &bait_path);
+                let swapped = swaps.load(Ordering::Relaxed);
+                let mut command = place.command(&["trace", "a.larder"]);
+                command.stderr(std::process::Stdio::piped());
+                let mut child = Killed::spawn(&mut command);
+                let started = Instant::now();
+                while swaps.load(Ordering::Relaxed) < swapped + 20
+                    && child.try_wait().unwrap().is_none()
+                {
+                    assert!(started.elapsed() < TIME_MAX, "{bait:?}: it is not swapped");
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                if child.try_wait().unwrap().is_none() {
+                    let pid = rustix::process::Pid::from_child(&child);
+                    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+                }
+                let done = child.wait_with_output();
+                let told = String::from_utf8_lossy(&done.stderr);
+                assert!(!told.contains("panicked"), "{bait:?}: {told}");
+                assert_eq!(kept(&elsewhere), before, "DIRECTORY-4: {bait:?}");
+            }
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(swap);
+            let traced = std::panic::catch_unwind(std::panic::AssertUnwindSafe(trace));
+            stop.store(true, Ordering::Relaxed);
+            traced.unwrap_or_else(|failed| std::panic::resume_unwind(failed));
+        });
+        println!("{bait:?}: {} swaps", swaps.load(Ordering::Relaxed));
+        assert!(swaps.load(Ordering::Relaxed) >= 20, "{bait:?}");
+    }
 }
