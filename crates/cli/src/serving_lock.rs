@@ -34,7 +34,7 @@ impl ServingLock {
             )
         };
         let directory = database.make_dir(MOUNTS).at(what)?;
-        remove_abandoned(&directory).at(what)?;
+        remove_abandoned(&directory)?;
         loop {
             let file = directory.open_file(&name, Access::Make).at(what)?;
             // Nobody else has this device number, so nobody holds it for long.
@@ -115,8 +115,12 @@ fn find_device(name: &str) -> Option<(u32, u32)> {
     (lock_name(device) == name).then_some(device)
 }
 
-fn remove_abandoned(directory: &DatabaseDir) -> io::Result<()> {
-    for name in directory.names()? {
+fn remove_abandoned(directory: &DatabaseDir) -> Result<()> {
+    let path = || directory.path().display().to_string();
+    for name in directory
+        .names()
+        .at(|| format!("cannot list '{}'", path()))?
+    {
         if name.to_str().and_then(find_device).is_none() {
             continue; // Not ours.
         }
@@ -129,7 +133,10 @@ fn remove_abandoned(directory: &DatabaseDir) -> io::Result<()> {
         match removed {
             // Its server, or another one that cleans up, was faster.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            other => other?,
+            other => other.at(|| {
+                let path = directory.join(&name);
+                format!("cannot remove the abandoned lock '{}'", path.display())
+            })?,
         }
     }
     Ok(())

@@ -71,9 +71,9 @@ pub fn open_refused(database: &Path, id: u64) -> Result<File> {
             ),
         ));
     }
-    directory
-        .open_file(format!("{DIRECTORY}/{id}.content"), Access::Read)
-        .map_err(failed)
+    let name = format!("{DIRECTORY}/{id}.content");
+    let opened = directory.open_file(&name, Access::Read);
+    opened.map_err(|error| failed_at(&directory, &name, error))
 }
 
 /// Forgets one of them, with its content.
@@ -98,11 +98,16 @@ fn failed(error: std::io::Error) -> Error {
     io_error("what was refused".into(), error)
 }
 
+/// The same of one file, which a person may have to move away.
+fn failed_at(directory: &DatabaseDir, name: impl AsRef<Path>, error: std::io::Error) -> Error {
+    io_error(format!("'{}'", directory.join(name).display()), error)
+}
+
 fn list_in(directory: &DatabaseDir) -> Result<Vec<RefusedFile>> {
     let kept = match directory.open_dir(DIRECTORY) {
         Ok(kept) => kept,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(failed(error)),
+        Err(error) => return Err(failed_at(directory, DIRECTORY, error)),
     };
     let mut found = Vec::new();
     for name in kept.names().map_err(failed)? {
@@ -112,7 +117,7 @@ fn list_in(directory: &DatabaseDir) -> Result<Vec<RefusedFile>> {
         let mut about = Vec::new();
         (kept.open_file(&name, Access::Read))
             .and_then(|file| file.take(ABOUT_BYTES_MAX).read_to_end(&mut about))
-            .map_err(failed)?;
+            .map_err(|error| failed_at(&kept, &name, error))?;
         found.push(decode(id, &about).ok_or_else(|| {
             Error::new(
                 ErrorKind::Corrupt,
@@ -139,7 +144,7 @@ pub(crate) fn remove_leftovers(directory: &DatabaseDir) -> Result<()> {
     let kept = match directory.open_dir(DIRECTORY) {
         Ok(kept) => kept,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(failed(error)),
+        Err(error) => return Err(failed_at(directory, DIRECTORY, error)),
     };
     for name in kept.names().map_err(failed)? {
         let Some((id, end)) = name.to_str().and_then(|name| name.split_once('.')) else {
@@ -153,7 +158,7 @@ pub(crate) fn remove_leftovers(directory: &DatabaseDir) -> Result<()> {
                 let new = match kept.open_file(&name, Access::Read) {
                     Ok(new) => new,
                     Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
-                    Err(error) => return Err(failed(error)),
+                    Err(error) => return Err(failed_at(&kept, &name, error)),
                 };
                 if flock(&new, FlockOperation::NonBlockingLockExclusive).is_ok() {
                     kept.remove_file(&name).map_err(failed)?;
@@ -174,7 +179,7 @@ fn has(kept: &DatabaseDir, name: &str) -> Result<bool> {
     match kept.open_file(name, Access::Read) {
         Ok(_) => Ok(true),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(failed(error)),
+        Err(error) => Err(failed_at(kept, name, error)),
     }
 }
 
