@@ -2,16 +2,17 @@
 //! as root and as an ordinary user. Nothing outside of the database changes, each verb ends in
 //! bounded time and memory, none panics, and one that fails says why (docs/security.md).
 //!
-//! The tests here are a sample; `cargo xtask hostile` goes through all of it, for as long as it is
-//! given.
+//! The tests here are a sample, and a table of what once harmed; `cargo xtask hostile` goes through
+//! all of it, for as long as it is given.
 
 pub mod all;
 pub mod damage;
+mod fixed;
 pub mod sandbox;
 pub mod verbs;
 
 use damage::{Damage, Template};
-use sandbox::{EVERYBODY, Figures, Sandbox, Who};
+use sandbox::{EVERYBODY, Figures, Ran, Sandbox, Who};
 use std::time::{Duration, Instant};
 use verbs::{VERBS, Verb};
 
@@ -61,10 +62,15 @@ impl Corpus {
         }
     }
 
-    /// One damage, and those who meet it.
-    fn meet<'v>(&mut self, damage: &Damage, pairs: impl Iterator<Item = (&'v Verb, Who)>) {
+    /// One damage, and those who meet it. Returns what each of them left.
+    fn meet<'v>(
+        &mut self,
+        damage: &Damage,
+        pairs: impl Iterator<Item = (&'v Verb, Who)>,
+    ) -> Vec<Ran> {
+        let mut all = Vec::new();
         let Some(damaged) = self.template.damaged(damage) else {
-            return;
+            return all;
         };
         self.figures.case_count += 1;
         let case = damage.to_string();
@@ -81,7 +87,9 @@ impl Corpus {
                 let told = format!("{who:?}: {:?}: {:?} {}", verb.words, ran.code, ran.stderr);
                 self.figures.wrong.push(told);
             }
+            all.push(ran);
         }
+        all
     }
 }
 

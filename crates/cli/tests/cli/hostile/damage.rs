@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// What a database has, or had.
-pub const FILES: [&str; 26] = [
+pub const FILES: [&str; 33] = [
     "catalog.db",
     "catalog.db-wal",
     "catalog.db-shm",
@@ -31,11 +31,18 @@ pub const FILES: [&str; 26] = [
     "transactions/ID/seal.lock",
     "transactions/ID/owner.lock",
     "transactions/ID/length",
+    "transactions/ID/sessions",
+    "transactions/ID/sessions.lock",
+    "transactions/ID/turn.lock",
+    "transactions/ID/turn.queue",
     "locks",
     "locks/7",
     "mounts",
     "mounts/0-9999.lock",
     "trace",
+    "refused",
+    "refused/1",
+    "refused/1.content",
     "mount.log",
     "log.unsound",
     "catalog.db-wal-shared",
@@ -49,6 +56,7 @@ pub enum Instead {
     DanglingLink,
     HardLink,
     Fifo,
+    Socket,
     Device,
     Directory,
     FullDirectory,
@@ -60,12 +68,13 @@ pub enum Instead {
     Endless,
 }
 
-pub const INSTEAD: [Instead; 12] = [
+pub const INSTEAD: [Instead; 13] = [
     Instead::LinkToFile,
     Instead::LinkToDirectory,
     Instead::DanglingLink,
     Instead::HardLink,
     Instead::Fifo,
+    Instead::Socket,
     Instead::Device,
     Instead::Directory,
     Instead::FullDirectory,
@@ -212,6 +221,11 @@ impl Template {
             let path = place.path("a.larder").join(name);
             fs::create_dir_all(path).unwrap();
         }
+        let refused = place.path("a.larder/refused");
+        fs::create_dir(&refused).unwrap();
+        let about = "at_ns 1\nstore 0\nino 2\nsize 4\nwhy a rule of main\npath /kept";
+        fs::write(refused.join("1"), about).unwrap();
+        fs::write(refused.join("1.content"), "kept").unwrap();
         make_outside(&place.path(&OUTSIDE[1..]));
         Template {
             place,
@@ -484,6 +498,10 @@ pub fn replace(path: &Path, outside: &Path, instead: Instead) -> bool {
         Instead::DanglingLink => symlink(outside.join("new"), path).unwrap(),
         Instead::HardLink => fs::hard_link(outside.join("precious"), path).unwrap(),
         Instead::Fifo => return node(&["p"]),
+        Instead::Socket => {
+            let (kind, mode) = (rustix::fs::FileType::Socket, rustix::fs::Mode::from(0o600));
+            rustix::fs::mknodat(rustix::fs::CWD, path, kind, mode, 0).unwrap();
+        }
         Instead::Device => return node(&["c", "1", "5"]), // /dev/zero
         Instead::Directory => fs::create_dir(path).unwrap(),
         Instead::FullDirectory => {

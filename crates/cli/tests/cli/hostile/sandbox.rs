@@ -482,7 +482,7 @@ fn copy_special(from: &Path, to: &Path, outside: &Path) {
             None => target,
         };
         std::os::unix::fs::symlink(target, to).unwrap();
-    } else if kind.is_fifo() || kind.is_char_device() {
+    } else if kind.is_fifo() || kind.is_socket() || kind.is_char_device() {
         let mode = rustix::fs::Mode::from_raw_mode(0o600);
         let file_type = rustix::fs::FileType::from_raw_mode(found.mode());
         rustix::fs::mknodat(rustix::fs::CWD, to, file_type, mode, found.rdev()).unwrap();
