@@ -1,8 +1,9 @@
 //! `cargo xtask hostile`: hostile databases against every verb, as root and as an ordinary user.
 //!
 //! For as long as it is given, each damage meets verb after verb; with `--all` each damage is met
-//! once by one verb of each kind, however long that takes. A file keeps what was done; a run goes
-//! on where it ends, and shards beside each other make one run.
+//! once by one verb of each kind, however long that takes, and with `--every-verb` by every verb as
+//! every user, a part of them at a time. A file keeps what was done; a run goes on where it ends,
+//! and shards beside each other make one run.
 //!
 //! The corpus itself is a test of the command (crates/cli/tests/cli/hostile.rs), of which the test
 //! run has a sample. It runs a copy of the program, which nobody builds anew meanwhile.
@@ -13,8 +14,8 @@ use std::process::Command;
 use xtask::workspace::Workspace;
 use xtask::{Outcome, process};
 
-const USAGE: &str = "usage: cargo xtask hostile [--all [--shard K/N] [--state FILE]] [--seed S] \
-                     [--minutes M] [--only TEXT]";
+const USAGE: &str = "usage: cargo xtask hostile [--all [--every-verb] [--shard K/N] \
+                     [--state FILE]] [--seed S] [--minutes M] [--only TEXT]";
 /// The test that goes on as long as it is given, ...
 const TEST: &str = "hostile::every_damage_meets_every_verb";
 /// ... and the one that goes through all.
@@ -32,9 +33,10 @@ const MINUTES: &str = "60";
 
 /// Of another seed another order; with `--only` only damages whose names hold TEXT.
 pub fn parse_and_run(arguments: &[&str]) -> Outcome {
-    let (is_all, rest) = match arguments {
-        ["--all", rest @ ..] => (true, rest),
-        rest => (false, rest),
+    let (is_all, is_every_verb, rest) = match arguments {
+        ["--all", "--every-verb", rest @ ..] => (true, true, rest),
+        ["--all", rest @ ..] => (true, false, rest),
+        rest => (false, false, rest),
     };
     let (pairs, []) = rest.as_chunks::<2>() else {
         return Err(USAGE.into());
@@ -46,7 +48,7 @@ pub fn parse_and_run(arguments: &[&str]) -> Outcome {
         if *is_number && value.parse::<u64>().is_err() {
             return Err(format!("'{value}' is no number; {USAGE}"));
         }
-        if !is_all && matches!(*option, "--shard" | "--state") || is_all && *option == "--only" {
+        if !is_all && matches!(*option, "--shard" | "--state") {
             return Err(USAGE.into());
         }
         settings.push((*variable, (*value).to_owned()));
@@ -82,6 +84,9 @@ pub fn parse_and_run(arguments: &[&str]) -> Outcome {
         .env("LARDER_TEST_COMMAND", &copy);
     if !is_all {
         command.env("LARDER_HOSTILE_MINUTES", MINUTES);
+    }
+    if is_every_verb {
+        command.env("LARDER_HOSTILE_EVERY_VERB", "1");
     }
     let status = command.envs(settings).status();
     let removed = fs::remove_file(&copy);

@@ -31,8 +31,9 @@ usage: cargo xtask VERB
   hostile [--minutes M] [--seed S] [--only TEXT]
                                      hostile databases against every verb, as root and as users \
                                      (60 minutes)
-  hostile --all [--shard K/N] [--state FILE]
-                                     each of them once, checked, read, changed and mounted
+  hostile --all [--every-verb] [--shard K/N] [--state FILE]
+                                     each of them once, checked, read, changed and mounted, or by \
+                                     every verb as every user
   deny [--offline | --db DIR]        licenses, sources and advisories of what we depend on; DIR is
                                      a clone of github.com/RustSec/advisory-db
   kills [--rounds N] [--seed S]      two busy mounts of one database, one is killed (100 rounds)

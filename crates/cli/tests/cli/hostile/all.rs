@@ -1,11 +1,12 @@
 //! All of the corpus once: each damage is checked, read, changed and mounted, each by one verb and
-//! one user; which ones, its number says, so that over the damages all come up. A file keeps what
+//! one user; which ones, its number says, so that over the damages all come up. Or each damage is
+//! met by every verb and user, a part of them at a time: a hundred times as much. A file keeps what
 //! was done, so that a run goes on where one before it was ended, and shards make one run.
 
 use super::damage::Damage;
 use super::sandbox::{EVERYBODY, Figures, Who, is_root};
 use super::verbs::{How, VERBS, Verb};
-use super::{Corpus, number_of, shuffle};
+use super::{Corpus, is_named, number_of, pairs, shuffle};
 use std::collections::HashSet;
 use std::fs::{self, File};
 use std::io::Write;
@@ -86,6 +87,40 @@ fn choose(what: Effect, number: usize) -> (&'static Verb, Who) {
     )
 }
 
+/// Pairs of a verb and a user that a damage meets at a time, where it meets all.
+const PART_PAIRS: usize = 8;
+
+/// What damages meet, and in how many parts.
+struct Plan {
+    /// In parts, where it is everything.
+    pairs: Option<Vec<(&'static Verb, Who)>>,
+}
+
+impl Plan {
+    fn parts(&self) -> usize {
+        let count = self.pairs.as_ref().map_or(1, Vec::len);
+        count.div_ceil(PART_PAIRS)
+    }
+
+    /// What this damage meets in this round, and what a line of the file calls that.
+    fn round(&self, round: usize, number: usize, damage: &Damage) -> Met {
+        let name = name_of(damage);
+        let Some(pairs) = &self.pairs else {
+            let pairs = EFFECTS.into_iter().map(|what| choose(what, number));
+            return (name, pairs.collect());
+        };
+        // Over the damages a round has all verbs; those of one part lie far from each other.
+        let (parts, part) = (self.parts(), (round + number) % self.parts());
+        let pairs = pairs.iter().skip(part).step_by(parts).copied();
+        (
+            format!("part {} of {parts}: {name}", part + 1),
+            pairs.collect(),
+        )
+    }
+}
+
+type Met = (String, Vec<(&'static Verb, Who)>);
+
 /// What one damage came to, a line of the file: tabs between the fields, the name last.
 struct Done {
     name: String,
@@ -150,7 +185,12 @@ fn shard() -> (usize, usize) {
 fn every_damage_is_checked_read_changed_and_mounted() {
     let mut corpus = Corpus::new();
     let mut damages = corpus.template.damages();
+    damages.retain(is_named);
     shuffle(&mut damages, number_of("LARDER_HOSTILE_SEED").unwrap_or(1));
+    let is_every_verb = std::env::var_os("LARDER_HOSTILE_EVERY_VERB").is_some();
+    let plan = Plan {
+        pairs: is_every_verb.then(pairs),
+    };
     let state = std::env::var("LARDER_HOSTILE_STATE").unwrap_or_else(|_| {
         let place = corpus.template.directory().join("state");
         place.to_str().unwrap().to_owned()
@@ -166,11 +206,13 @@ fn every_damage_is_checked_read_changed_and_mounted() {
     let (shard, shards) = shard();
     let minutes = number_of("LARDER_HOSTILE_MINUTES").unwrap_or(u64::MAX / 60);
     let (began, time) = (Instant::now(), Duration::from_secs(60 * minutes));
-    let total = damages.len();
+    let total = damages.len() * plan.parts();
     let mut is_over = false;
-    for (number, damage) in damages.iter().enumerate() {
-        let name = name_of(damage);
-        if number % shards != shard - 1 || known.contains(&name) {
+    for item in (0..total).filter(|item| item % shards == shard - 1) {
+        let (round, number) = (item / damages.len(), item % damages.len());
+        let damage = &damages[number];
+        let (name, met) = plan.round(round, number, damage);
+        if known.contains(&name) {
             continue;
         }
         is_over = began.elapsed() > time;
@@ -178,7 +220,7 @@ fn every_damage_is_checked_read_changed_and_mounted() {
             break;
         }
         corpus.figures = Figures::default();
-        corpus.meet(damage, EFFECTS.into_iter().map(|what| choose(what, number)));
+        corpus.meet(damage, met.into_iter());
         for wrong in &corpus.figures.wrong {
             println!("WRONG {wrong}");
             writeln!(state, "WRONG {}", wrong.replace(char::is_control, " ")).unwrap();
@@ -191,8 +233,8 @@ fn every_damage_is_checked_read_changed_and_mounted() {
     let most = |of: fn(&Done) -> u64| done.iter().max_by_key(|one| of(one));
     let (slow, large) = (most(|one| one.slowest_ms), most(|one| one.largest_kib));
     println!(
-        "{} of {total} damages{}, {} runs, {} refused; slowest {:.2} s ({}); largest {} MiB ({}); \
-         {} wrong",
+        "{} of {total} damages or parts{}, {} runs, {} refused; slowest {:.2} s ({}); \
+         largest {} MiB ({}); {} wrong",
         done.len(),
         if is_over { ", ended by time" } else { "" },
         sum(|one| one.runs),
@@ -220,6 +262,14 @@ fn every_verb_comes_up_for_every_user() {
         let users = if is_root() { EVERYBODY.len() } else { 1 };
         assert_eq!(chosen.len(), verbs * users, "{what:?}");
     }
+    let plan = Plan {
+        pairs: Some(pairs()),
+    };
+    let met: HashSet<String> = (0..plan.parts())
+        .flat_map(|round| plan.round(round, 5, &Damage::Nothing).1)
+        .map(|(verb, who)| format!("{:?} {:?} {who:?}", verb.words, verb.how))
+        .collect();
+    assert_eq!(met.len(), pairs().len(), "every verb and user");
     let one = Done::parse("4\t1\t20\t3000\t0\ta\tb").unwrap();
     assert_eq!(
         (one.line().as_str(), one.runs),
