@@ -272,6 +272,32 @@ fn a_trigger_changes_nothing_that_only_larder_may() {
     }
 }
 
+/// The owner is told what code his schema has: views run where somebody reads them, as triggers do
+/// where somebody writes.
+#[test]
+fn a_check_names_the_triggers_and_views_of_users() {
+    let place = full();
+    hostile(&place, |owner| {
+        let code = "CREATE VIEW best AS SELECT * FROM album;
+            CREATE VIEW \"odd\u{202e}\nname\" AS SELECT 1;
+            CREATE TRIGGER noted AFTER UPDATE ON album BEGIN SELECT 1; END;
+            CREATE TRIGGER through INSTEAD OF INSERT ON best BEGIN SELECT 1; END";
+        owner.execute_batch(code).unwrap();
+    });
+    let told = place.run(&["check", "x.larder"]);
+    assert_eq!(told.code, Some(0), "{told:?}");
+    let text = String::from_utf8(told.stdout).unwrap() + &told.stderr;
+    for what in [
+        "view 'best'",
+        "trigger 'noted' on album",
+        "trigger 'through' on best",
+    ] {
+        assert!(text.contains(what), "{what} is not in: {text}");
+    }
+    assert!(!text.contains("odd\u{202e}"), "CLI-41: {text}");
+    assert_eq!(text.matches("view 'odd").count(), 1, "{text}");
+}
+
 #[test]
 fn what_never_ends_is_ended_and_named() {
     let place = full();
