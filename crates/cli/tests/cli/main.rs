@@ -12,6 +12,7 @@ mod hostile;
 mod hostile_catalog;
 mod hostile_code;
 mod hostile_files;
+mod hostile_mount;
 mod kills;
 mod lab;
 mod life;
