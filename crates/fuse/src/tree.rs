@@ -83,10 +83,10 @@ impl Tree {
     }
 
     /// Whether what the kernel gets of a node changes with the present (`FUSE-13`), of which it is
-    /// told only by the present's nodes.
+    /// told only by the present's nodes. What leads to moments is as the root is now.
     pub(crate) fn follows_present(&self, node: NodeId) -> bool {
         let is_past = || slot_of(node).is_some() || self.database.present_node(node).is_some();
-        self.access == HistoryAccess::Both && is_past()
+        slot_of(node) == Some(0) || self.access == HistoryAccess::Both && is_past()
     }
 
     /// The commit that a node is shown as of; 0: it is of the present, or leads to the past.

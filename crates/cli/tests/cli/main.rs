@@ -8,6 +8,7 @@ mod feed;
 mod files;
 mod full;
 mod history;
+mod history_access;
 mod hostile;
 mod hostile_catalog;
 mod hostile_code;

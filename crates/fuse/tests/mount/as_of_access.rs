@@ -59,6 +59,7 @@ impl Views {
         let roots = [
             mount.path(".larder/snapshots/s"),
             mount.path(".larder/snapshots/s/old"),
+            mount.path(".larder/at/s"),
             mount.path("old"),
             then.join("old"),
             then,
@@ -159,7 +160,7 @@ fn no_view_of_the_past_shows_what_the_present_closes() {
     let held = File::open(mount.path("l")).unwrap();
     chmod(mount.path("l"), 0o600);
     save(&mount.path("l"));
-    let here = &views.roots[..3];
+    let here = &views.roots[..4];
     for root in here {
         assert_eq!(seen_by_somebody(root, &files), "-g-ix", "FUSE-13: a save");
     }
