@@ -27,6 +27,7 @@ mod sql;
 mod stops;
 mod support;
 mod swaps;
+mod swaps_tools;
 mod terminal;
 mod time;
 mod txn;

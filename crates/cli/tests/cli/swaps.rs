@@ -16,17 +16,17 @@ use std::time::{Duration, Instant};
 /// Files of a tree: enough for many swaps while it is copied.
 const FILES: usize = 3000;
 /// However slow the machine is, a test ends.
-const TIME_MAX: Duration = Duration::from_secs(5);
+pub const TIME_MAX: Duration = Duration::from_secs(5);
 
 /// Exchanges two names, again and again, until it is dropped.
-struct Swapper {
+pub struct Swapper {
     stop: Arc<AtomicBool>,
     count: Arc<AtomicU64>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Swapper {
-    fn start(one: PathBuf, other: PathBuf, pause: Duration) -> Swapper {
+    pub fn start(one: PathBuf, other: PathBuf, pause: Duration) -> Swapper {
         let stop = Arc::new(AtomicBool::new(false));
         let count = Arc::new(AtomicU64::new(0));
         let (asked, counted) = (stop.clone(), count.clone());
@@ -46,7 +46,7 @@ impl Swapper {
         }
     }
 
-    fn swaps(&self) -> u64 {
+    pub fn swaps(&self) -> u64 {
         self.count.load(Ordering::Relaxed)
     }
 }
@@ -61,7 +61,7 @@ impl Drop for Swapper {
 }
 
 /// `count` files of a few bytes.
-fn fill(directory: &Path, count: usize, what: &str) {
+pub fn fill(directory: &Path, count: usize, what: &str) {
     fs::create_dir_all(directory).unwrap();
     for number in 0..count {
         fs::write(directory.join(format!("f{number}")), what).unwrap();
@@ -205,7 +205,7 @@ fn files_that_are_copied_in_are_those_that_were_named() {
 }
 
 /// How many files below a directory hold this.
-fn count_of(directory: &Path, what: &str) -> usize {
+pub fn count_of(directory: &Path, what: &str) -> usize {
     let Ok(entries) = fs::read_dir(directory) else {
         return 0;
     };
@@ -334,7 +334,7 @@ fn files_of_a_database_are_those_that_were_named() {
 }
 
 /// What must stay as it is: content, modes, owners and names.
-fn kept(of: &Path) -> Vec<String> {
+pub fn kept(of: &Path) -> Vec<String> {
     use std::os::unix::fs::MetadataExt;
     let entries = fs::read_dir(of).unwrap().map(|entry| entry.unwrap().path());
     let mut all: Vec<String> = entries
