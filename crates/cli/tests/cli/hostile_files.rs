@@ -4,6 +4,7 @@
 
 use crate::hostile::damage::{Instead, replace};
 use crate::hostile::sandbox::make_outside;
+use crate::mount::serve;
 use crate::support::Place;
 use std::collections::BTreeMap;
 use std::fs;
@@ -271,6 +272,63 @@ fn others_cannot_read_a_new_database() {
         }
         assert!(count > 10, "{count}");
     }
+}
+
+/// Who may open a file may lock it, and hold up who needs that lock: on a mount that once took a
+/// program 23 s.
+#[test]
+fn an_unprivileged_user_opens_and_locks_no_file_of_a_database() {
+    let place = Place::with_database();
+    if place.path(".").metadata().unwrap().uid() != 0 {
+        return; // Only root acts for others.
+    }
+    // What is outside keeps nobody away.
+    fs::set_permissions(place.path("."), PermissionsExt::from_mode(0o755)).unwrap();
+    let mut mount = serve(&place, &[]);
+    fs::write(place.path("mnt/f"), "x").unwrap();
+    place.ok(&["txn", "begin", "a.larder"]);
+    let mut left = vec![place.path("a.larder")];
+    let mut count = 0;
+    while let Some(path) = left.pop() {
+        let lock = [
+            "--reuid",
+            "65534",
+            "--regid",
+            "65534",
+            "--clear-groups",
+            "flock",
+            "-n",
+        ];
+        let done = Command::new("setpriv")
+            .args(lock)
+            .arg(&path)
+            .arg("true")
+            .current_dir("/")
+            .output()
+            .unwrap();
+        let told = String::from_utf8_lossy(&done.stderr);
+        let is_kept_out = told.contains("Permission denied");
+        assert!(
+            !done.status.success() && is_kept_out,
+            "DIRECTORY-4: {}: {told}",
+            path.display()
+        );
+        if path.is_dir() {
+            let entries = fs::read_dir(&path).unwrap();
+            left.extend(entries.map(|entry| entry.unwrap().path()));
+        }
+        count += 1;
+    }
+    for name in ["turn.lock", "turn.queue", "sessions.lock", "catalog.db-shm"] {
+        assert!(place.path("a.larder").join(name).exists(), "{name}");
+    }
+    assert!(count > 15, "{count}");
+    fs::File::open(place.path("mnt/f"))
+        .unwrap()
+        .sync_all()
+        .unwrap();
+    place.ok(&["umount", "mnt"]);
+    assert_eq!(mount.end().0, Some(0));
 }
 
 #[test]
