@@ -142,7 +142,7 @@ impl Figures {
 }
 
 /// `sql` with the guard switch open.
-fn behind_the_guards(owner: &Connection, sql: &str) {
+pub fn behind_the_guards(owner: &Connection, sql: &str) {
     owner
         .execute_batch(&format!(
             "UPDATE larder_gate SET open = 1; {sql}; UPDATE larder_gate SET open = 0"

@@ -1,7 +1,8 @@
 //! What a catalog may bring along, met by programs on a mount, which have no deadline of their own.
 
-use crate::hostile::damage::ENDLESS;
-use crate::mount::serve;
+use crate::hostile::damage::{ENDLESS, full};
+use crate::hostile_catalog::{behind_the_guards, hostile};
+use crate::mount::{Foreground, serve};
 use crate::support::{Killed, Place};
 use std::fs;
 use std::process::{Command, Stdio};
@@ -125,4 +126,36 @@ fn an_endless_trigger_fails_a_new_file_on_a_mount_and_hangs_nobody() {
 #[test]
 fn an_endless_trigger_lets_go_of_a_writer_on_a_mount_that_is_killed() {
     assert_a_trigger_hangs_nobody("UPDATE", "chmod 600 mnt/old", true);
+}
+
+/// A walk of a mount goes by names, and a directory that lies in itself has paths without end.
+#[test]
+fn walks_of_directories_in_themselves_end_on_a_mount() {
+    let place = full();
+    for ring in [
+        "SELECT ino, 'ring', ino FROM main WHERE kind = 'dir' AND ino > 1",
+        "SELECT ino, 'ring', 1 FROM main WHERE kind = 'dir' AND ino > 1",
+        // Two that lie in each other.
+        "SELECT a.ino, 'ring', b.ino FROM main AS a JOIN main AS b ON a.kind = 'dir' AND b.kind = \
+         'dir' AND a.ino > 1 AND b.ino > 1 AND a.ino <> b.ino",
+    ] {
+        hostile(&place, |owner| {
+            let insert = format!("INSERT INTO main_dirent (parent, name, ino) {ring}");
+            behind_the_guards(owner, &insert);
+        });
+        let arguments = ["mount", "--create", "x.larder", "mnt"];
+        let mut mount = Foreground::start(&place, &arguments, "mnt");
+        for walk in ["ls -R mnt", "find mnt", "du -a mnt", "cp -a mnt tree"] {
+            let (code, said) = end(shell(&place, walk), walk);
+            assert!(code.is_some_and(|code| code != 0), "SAFE-8: {walk}: {ring}");
+            assert!(!said.is_empty(), "SAFE-8: {walk}: {ring}");
+            // What is not in a ring is there.
+            assert_eq!(fs::read(place.path("mnt/a")).unwrap().len(), 100, "{walk}");
+        }
+        fs::remove_dir_all(place.path("tree")).unwrap();
+        place.ok(&["umount", "mnt"]);
+        let (code, said) = mount.end();
+        assert_eq!(code, Some(0), "{said}");
+        assert!(said.contains("SAFE-8"), "{said}");
+    }
 }
