@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 
 use larder::format::Extent;
 use larder::{
-    AlignedBuf, Caller, CreateOptions, Database, Error, ErrorKind, FileHandle, NewNode, NodeId,
-    OpenOptions, RenameMode,
+    AlignedBuf, Caller, CreateOptions, Database, DatabaseOptions, Error, ErrorKind, FileHandle,
+    NewNode, NodeId, RenameMode,
 };
 
 use xtask::Outcome;
@@ -94,11 +94,15 @@ impl Api {
         content: &[u8],
         call_bytes: usize,
     ) -> larder::Result<Box<dyn FileHandle>> {
-        let (parent, name) = self.database().resolve_parent(path.as_bytes())?;
-        let file =
-            self.database()
-                .create_node(parent, &name, NewNode::File, 0o644, Caller::current())?;
-        let handle = self.database().open_file(file.node, true)?;
+        let (parent, name) = self.database().nodes().resolve_parent(path.as_bytes())?;
+        let file = self.database().nodes().create_node(
+            parent,
+            &name,
+            NewNode::File,
+            0o644,
+            Caller::current(),
+        )?;
+        let handle = self.database().nodes().open(file.node, true)?;
         handle.expect_len(content.len() as u64)?;
         let mut at = 0;
         for part in content.chunks(call_bytes) {
@@ -116,17 +120,21 @@ impl Api {
         call_bytes: usize,
     ) -> larder::Result<()> {
         self.create_file(temporary, content, call_bytes)?.sync()?;
-        let (from, from_name) = self.database().resolve_parent(temporary.as_bytes())?;
-        let (to, to_name) = self.database().resolve_parent(path.as_bytes())?;
+        let (from, from_name) = self
+            .database()
+            .nodes()
+            .resolve_parent(temporary.as_bytes())?;
+        let (to, to_name) = self.database().nodes().resolve_parent(path.as_bytes())?;
         self.database()
+            .nodes()
             .rename(from, &from_name, to, &to_name, RenameMode::Replace)
     }
 
     /// What a failed attempt left, if anything.
     fn remove_file(&self, path: &str) -> Outcome {
         let remove = || {
-            let (parent, name) = self.database().resolve_parent(path.as_bytes())?;
-            self.database().unlink(parent, &name)?;
+            let (parent, name) = self.database().nodes().resolve_parent(path.as_bytes())?;
+            self.database().nodes().unlink(parent, &name)?;
             self.database().sync()
         };
         match remove() {
@@ -136,23 +144,27 @@ impl Api {
     }
 
     fn try_get(&self, path: &str, buffer: &mut AlignedBuf) -> larder::Result<usize> {
-        self.database().get_into(path.as_bytes(), buffer)?;
+        self.database().files().read_into(path.as_bytes(), buffer)?;
         Ok(buffer.len())
     }
 
     fn try_remove_directory(&self, path: &str) -> larder::Result<()> {
-        let node = self.database().resolve(path.as_bytes(), false)?.node;
+        let node = self
+            .database()
+            .nodes()
+            .resolve(path.as_bytes(), false)?
+            .node;
         loop {
-            let entries = self.database().read_dir(node, None, 1000)?;
+            let entries = self.database().nodes().read_dir(node, None, 1000)?;
             for entry in &entries {
-                self.database().unlink(node, &entry.name)?;
+                self.database().nodes().unlink(node, &entry.name)?;
             }
             if entries.is_empty() {
                 break;
             }
         }
-        let (parent, name) = self.database().resolve_parent(path.as_bytes())?;
-        self.database().remove_dir(parent, &name)?;
+        let (parent, name) = self.database().nodes().resolve_parent(path.as_bytes())?;
+        self.database().nodes().remove_dir(parent, &name)?;
         self.database().sync()
     }
 
@@ -169,9 +181,14 @@ impl Api {
 impl Side for Api {
     fn make_directory(&self, path: &str) -> Outcome {
         let make = || {
-            let (parent, name) = self.database().resolve_parent(path.as_bytes())?;
-            self.database()
-                .create_node(parent, &name, NewNode::Directory, 0o755, Caller::current())
+            let (parent, name) = self.database().nodes().resolve_parent(path.as_bytes())?;
+            self.database().nodes().create_node(
+                parent,
+                &name,
+                NewNode::Directory,
+                0o755,
+                Caller::current(),
+            )
         };
         make()
             .map(drop)
@@ -180,14 +197,16 @@ impl Side for Api {
 
     fn put(&self, path: &str, content: &[u8]) -> Outcome {
         self.database()
-            .put(path.as_bytes(), content)
+            .files()
+            .write(path.as_bytes(), content)
             .map(drop)
             .map_err(|error| said("put", &error))
     }
 
     fn put_durably(&self, path: &str, content: &[u8]) -> Outcome {
         self.database()
-            .put(path.as_bytes(), content)
+            .files()
+            .write(path.as_bytes(), content)
             .and_then(|_| self.database().sync())
             .map_err(|error| said("put", &error))
     }
@@ -500,9 +519,9 @@ fn create_database(path: &Path, capacity_bytes: Option<u64>) -> Outcome {
 }
 
 fn open_database(path: &Path) -> Result<Database, String> {
-    let options = OpenOptions {
+    let options = DatabaseOptions {
         label: "bench".to_owned(),
-        ..OpenOptions::default()
+        ..DatabaseOptions::default()
     };
     Database::open(path, options).map_err(|error| said("open", &error))
 }
@@ -511,6 +530,7 @@ fn layouts_of(database: &Database) -> Result<Vec<Layout>, String> {
     let mut layouts = Vec::new();
     let mut note = |_: NodeId, extents: &[Extent]| layouts.push(extents.to_vec());
     database
+        .maintenance()
         .layouts(&mut note)
         .map_err(|error: Error| said("layouts", &error))?;
     Ok(layouts)

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use larder::{AlignedBuf, Caller, CreateOptions, Database, NewNode, OpenOptions};
+use larder::{AlignedBuf, Caller, CreateOptions, Database, DatabaseOptions, NewNode};
 use larder_testkit::Rng;
 
 use super::content;
@@ -48,7 +48,7 @@ pub fn run(setting: &mut Setting) -> Result<Report, String> {
         none.change(index)?;
         many.change(index)?;
         let started = Instant::now();
-        (many.database.create_snapshot(&name_of(index)))
+        (many.database.snapshots().create(&name_of(index)))
             .map_err(|error| said("snapshot", &error))?;
         made_ms.push(started.elapsed().as_secs_f64() * 1e3);
     }
@@ -201,9 +201,9 @@ impl Store {
             ..CreateOptions::default()
         };
         Database::create(path, &options).map_err(|error| said("create", &error))?;
-        let options = OpenOptions {
+        let options = DatabaseOptions {
             label: "bench".to_owned(),
-            ..OpenOptions::default()
+            ..DatabaseOptions::default()
         };
         let database = Database::open(path, options).map_err(|error| said("open", &error))?;
         let store = Store {
@@ -222,9 +222,11 @@ impl Store {
 
     fn make_directory(&self, path: &str) -> Outcome {
         let make = || {
-            let (parent, name) = self.database.resolve_parent(path.as_bytes())?;
+            let (parent, name) = self.database.nodes().resolve_parent(path.as_bytes())?;
             let owner = Caller::current();
-            (self.database).create_node(parent, &name, NewNode::Directory, 0o755, owner)
+            (self.database)
+                .nodes()
+                .create_node(parent, &name, NewNode::Directory, 0o755, owner)
         };
         make().map(drop).map_err(|error| said("directory", &error))
     }
@@ -232,7 +234,7 @@ impl Store {
     fn put(&self, path: &str, index: usize, version: u32) -> Outcome {
         let mut bytes = content::noise(1, FILE_BYTES);
         content::stamp(&mut bytes, index as u64, version);
-        (self.database.put(path.as_bytes(), &bytes))
+        (self.database.files().write(path.as_bytes(), &bytes))
             .map(drop)
             .map_err(|error| said("put", &error))
     }
@@ -253,8 +255,11 @@ impl Store {
         self.put(&extra(index), index, 0)?;
         if let Some(before) = index.checked_sub(1) {
             let remove = || {
-                let (parent, name) = self.database.resolve_parent(extra(before).as_bytes())?;
-                self.database.unlink(parent, &name)
+                let (parent, name) = self
+                    .database
+                    .nodes()
+                    .resolve_parent(extra(before).as_bytes())?;
+                self.database.nodes().unlink(parent, &name)
             };
             remove().map_err(|error| said("remove", &error))?;
         }
@@ -268,7 +273,8 @@ impl Store {
         for index in order {
             (self
                 .database
-                .get_into(path_of(index).as_bytes(), &mut buffer))
+                .files()
+                .read_into(path_of(index).as_bytes(), &mut buffer))
             .map_err(|error| said("get", &error))?;
         }
         Ok(())
@@ -278,10 +284,13 @@ impl Store {
         let list = || {
             for directory in 0..self.file_count.div_ceil(PER_DIRECTORY) {
                 let path = format!("/{directory}");
-                let node = self.database.resolve(path.as_bytes(), true)?.node;
+                let node = self.database.nodes().resolve(path.as_bytes(), true)?.node;
                 let mut after = None;
                 loop {
-                    let page = self.database.read_dir_plus(node, after.as_ref(), 512)?;
+                    let page = self
+                        .database
+                        .nodes()
+                        .read_dir_plus(node, after.as_ref(), 512)?;
                     after = page.last().map(|(entry, _)| entry.name.clone());
                     if page.len() < 512 {
                         break;

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use larder::{
-    CreateOptions, Database, Name, NewNode, NodeId, OpenOptions, SqlValue, TransactionOptions,
+    CreateOptions, Database, DatabaseOptions, Name, NewNode, NodeId, SqlValue, TransactionOptions,
 };
 use rusqlite::{Connection, params};
 
@@ -123,9 +123,10 @@ struct Larder {
 impl Larder {
     fn create(path: &Path) -> Result<Larder, String> {
         Database::create(path, &CreateOptions::default()).map_err(explain)?;
-        let database = Database::open(path, OpenOptions::default()).map_err(explain)?;
+        let database = Database::open(path, DatabaseOptions::default()).map_err(explain)?;
         let name = Name::new(b"files").map_err(explain)?;
         database
+            .nodes()
             .create_node(
                 NodeId::ROOT,
                 &name,
@@ -134,7 +135,7 @@ impl Larder {
                 larder::Caller::current(),
             )
             .map_err(explain)?;
-        let mut sql = database.sql(false).map_err(explain)?;
+        let mut sql = database.sql().open(false).map_err(explain)?;
         sql.execute(
             "CREATE TABLE document (id INTEGER PRIMARY KEY, path TEXT, note TEXT)",
             &mut |_| Ok(()),
@@ -148,9 +149,9 @@ impl Larder {
             is_immediate: true,
             ..TransactionOptions::default()
         };
-        let txn = self.database.begin_with(&options)?;
+        let txn = self.database.transactions().begin_with(&options)?;
         let path = format!("/files/{id}");
-        txn.put(path.as_bytes(), bytes)?;
+        txn.files().write(path.as_bytes(), bytes)?;
         txn.sql(
             "INSERT INTO document VALUES (?1, ?2, ?3)",
             &[
@@ -173,10 +174,10 @@ impl Larder {
             }
             Ok(started.elapsed())
         };
-        let plain = timed(&|| self.database.resolve(path, true).map(drop))?;
+        let plain = timed(&|| self.database.nodes().resolve(path, true).map(drop))?;
         let within = timed(&|| {
-            let txn = self.database.begin()?;
-            txn.resolve(path, true)?;
+            let txn = self.database.transactions().begin()?;
+            txn.nodes().resolve(path, true)?;
             txn.commit()
         })?;
         Ok(within.saturating_sub(plain).as_secs_f64() * 1e6 / f64::from(count))

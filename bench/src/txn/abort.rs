@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use larder::{Database, OpenOptions, RETENTION_NS_DEFAULT, Retention, SpaceReport};
+use larder::{Database, DatabaseOptions, RETENTION_NS_DEFAULT, Retention, SpaceReport};
 
 use super::super::content;
 use super::super::report::{Goal, Report, Samples};
@@ -206,19 +206,24 @@ impl Site {
         api.close()?;
         // From here on as users get it: with a history, by which others know what the transaction
         // has changed.
-        let database = Database::open(&site.database, OpenOptions::default()).map_err(explain)?;
+        let database =
+            Database::open(&site.database, DatabaseOptions::default()).map_err(explain)?;
         let retention = Retention {
             retention_ns: RETENTION_NS_DEFAULT,
             is_guaranteed: false,
         };
-        database.set_retention(retention).map_err(explain)?;
+        database
+            .history()
+            .set_retention(retention)
+            .map_err(explain)?;
         database.close().map_err(explain)?;
         Ok(site)
     }
 
     fn space(&self) -> Result<SpaceReport, String> {
-        let database = Database::open(&self.database, OpenOptions::default()).map_err(explain)?;
-        let space = database.space().map_err(explain)?;
+        let database =
+            Database::open(&self.database, DatabaseOptions::default()).map_err(explain)?;
+        let space = database.maintenance().space().map_err(explain)?;
         database.close().map_err(explain)?;
         Ok(space)
     }

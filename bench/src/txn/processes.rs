@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
-use larder::{CreateOptions, Database, OpenOptions, SqlValue, Transaction, TransactionOptions};
+use larder::{CreateOptions, Database, DatabaseOptions, SqlValue, Transaction, TransactionOptions};
 
 use super::super::report::{Goal, Report, Samples};
 use super::super::setting::Setting;
@@ -76,11 +76,14 @@ fn rate(setting: &Setting, processes: u64, each: u64) -> Result<f64, String> {
         counter.finish()?;
     }
     let seconds = started.elapsed().as_secs_f64();
-    let database = Database::open(&path, OpenOptions::default()).map_err(explain)?;
-    let txn = database.begin().map_err(explain)?;
+    let database = Database::open(&path, DatabaseOptions::default()).map_err(explain)?;
+    let txn = database.transactions().begin().map_err(explain)?;
     let counted = number(&txn).map_err(explain)?;
     drop(txn);
-    let report = database.check(true, &mut |_, _| {}).map_err(explain)?;
+    let report = database
+        .maintenance()
+        .check(true, &mut |_, _| {})
+        .map_err(explain)?;
     database.close().map_err(explain)?;
     if counted != processes * each || !report.findings.is_empty() {
         return Err(format!(
@@ -94,11 +97,11 @@ fn rate(setting: &Setting, processes: u64, each: u64) -> Result<f64, String> {
 
 fn found(path: &Path) -> Outcome {
     Database::create(path, &CreateOptions::default()).map_err(explain)?;
-    let database = Database::open(path, OpenOptions::default()).map_err(explain)?;
-    let made = database.transaction(|txn| {
+    let database = Database::open(path, DatabaseOptions::default()).map_err(explain)?;
+    let made = database.transactions().run(|txn| {
         txn.sql("CREATE TABLE state (n INTEGER)", &[])?;
         txn.sql("INSERT INTO state VALUES (0)", &[])?;
-        txn.put(FILE, b"0").map(drop)
+        txn.files().write(FILE, b"0").map(drop)
     });
     made.map_err(explain)?;
     database.close().map_err(explain)
@@ -107,7 +110,7 @@ fn found(path: &Path) -> Outcome {
 /// What row and file say.
 fn number(txn: &Transaction) -> larder::Result<u64> {
     let rows = txn.sql("SELECT n FROM state", &[])?.rows;
-    let bytes = txn.get(FILE)?;
+    let bytes = txn.files().read(FILE)?;
     let file = std::str::from_utf8(&bytes).ok();
     let file = file.and_then(|text| text.parse::<u64>().ok());
     match (rows.first().and_then(|row| row.values.first()), file) {
@@ -124,7 +127,8 @@ pub fn count(database: &str, count: &str) -> Outcome {
     let count: u64 = count
         .parse()
         .map_err(|_| format!("'{count}' is not a number"))?;
-    let database = Database::open(Path::new(database), OpenOptions::default()).map_err(explain)?;
+    let database =
+        Database::open(Path::new(database), DatabaseOptions::default()).map_err(explain)?;
     println!("{READY}");
     std::io::stdin()
         .lines()
@@ -136,11 +140,15 @@ pub fn count(database: &str, count: &str) -> Outcome {
         ..TransactionOptions::default()
     };
     for _ in 0..count {
-        let txn = database.begin_with(&options).map_err(explain)?;
+        let txn = database
+            .transactions()
+            .begin_with(&options)
+            .map_err(explain)?;
         let next = number(&txn).map_err(explain)? + 1;
         txn.sql("UPDATE state SET n = ?1", &[SqlValue::Integer(next as i64)])
             .map_err(explain)?;
-        txn.put(FILE, next.to_string().as_bytes())
+        txn.files()
+            .write(FILE, next.to_string().as_bytes())
             .map_err(explain)?;
         txn.commit().map_err(explain)?;
     }

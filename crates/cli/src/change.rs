@@ -6,7 +6,9 @@ use crate::databases::with_databases;
 use crate::error::{At, Failure, Result, each};
 use crate::inside::{find, for_each_entry, resolve, umask};
 use crate::output::{Output, put_name};
-use larder::{Attr, Caller, Database, ErrorKind, FileKind, Ino, Name, NewNode, NodeId, split_path};
+use larder::{
+    Caller, Database, ErrorKind, FileKind, Ino, Metadata, Name, NewNode, NodeId, split_path,
+};
 use serde_json::{Map, json};
 use std::os::unix::ffi::OsStrExt;
 
@@ -38,8 +40,14 @@ pub(crate) fn rm(args: &RmArgs, out: &mut Output) -> Result<()> {
 }
 
 /// What an address dooms, if it may be removed at all.
-fn doom(args: &RmArgs, database: &Database, address: &DbAddress, attr: &Attr) -> Result<Doomed> {
+fn doom(
+    args: &RmArgs,
+    database: &Database,
+    address: &DbAddress,
+    attr: &Metadata,
+) -> Result<Doomed> {
     let (parent, name) = database
+        .nodes()
         .resolve_parent(&address.path)
         .at(|| address.to_string())?;
     if attr.kind == FileKind::Directory && !args.recursive {
@@ -110,8 +118,8 @@ fn remove_one(
     let shown = address.with_path(doomed.path.clone());
     if !args.dry_run {
         let removed = match doomed.kind {
-            FileKind::Directory => database.remove_dir(doomed.parent, &doomed.name),
-            _ => database.unlink(doomed.parent, &doomed.name),
+            FileKind::Directory => database.nodes().remove_dir(doomed.parent, &doomed.name),
+            _ => database.nodes().unlink(doomed.parent, &doomed.name),
         };
         match removed {
             // Somebody else was faster.
@@ -169,8 +177,9 @@ pub(crate) fn mkdir(args: &MkdirArgs, out: &mut Output) -> Result<()> {
 
 fn make(database: &Database, address: &DbAddress, path: &[u8], mode: u32) -> Result<()> {
     let shown = || address.with_path(path.to_vec()).to_string();
-    let (parent, name) = database.resolve_parent(path).at(shown)?;
+    let (parent, name) = database.nodes().resolve_parent(path).at(shown)?;
     database
+        .nodes()
         .create_node(parent, &name, NewNode::Directory, mode, Caller::current())
         .at(shown)?;
     Ok(())
@@ -249,7 +258,7 @@ fn make_link(
     path: &[u8],
 ) -> Result<()> {
     let shown = || link.with_path(path.to_vec()).to_string();
-    let (parent, name) = database.resolve_parent(path).at(shown)?;
+    let (parent, name) = database.nodes().resolve_parent(path).at(shown)?;
     // Looked up first: a link that cannot be made must not cost what has the name.
     let node = if args.symbolic {
         None
@@ -265,11 +274,12 @@ fn make_link(
                 shown()
             )));
         }
-        database.unlink(parent, &name).at(shown)?;
+        database.nodes().unlink(parent, &name).at(shown)?;
     }
     match node {
-        Some(node) => database.link(node.node, parent, &name).at(shown)?,
+        Some(node) => database.nodes().link(node.node, parent, &name).at(shown)?,
         None => database
+            .nodes()
             .create_node(
                 parent,
                 &name,

@@ -37,20 +37,22 @@ pub(crate) fn log(args: &LogArgs, out: &mut Output) -> Result<()> {
     };
     with_databases("log", |databases| {
         let database = databases.open(&directory)?;
-        if database.shows().is_some() {
+        if database.history().shown().is_some() {
             return Err(Failure::Usage(format!(
                 "'{}' names one moment, and a log is of all; name the database without '@'",
                 args.address.display()
             )));
         }
         let mut printed = Ok(());
-        let told = database.log(path.as_deref(), args.limit, &mut |commit| {
-            printed = print_commit(&commit, out);
-            match printed {
-                Ok(()) => ControlFlow::Continue(()),
-                Err(_) => ControlFlow::Break(()),
-            }
-        });
+        let told = database
+            .history()
+            .log(path.as_deref(), args.limit, &mut |commit| {
+                printed = print_commit(&commit, out);
+                match printed {
+                    Ok(()) => ControlFlow::Continue(()),
+                    Err(_) => ControlFlow::Break(()),
+                }
+            });
         printed?;
         told.at(|| args.address.to_string_lossy().into_owned())?;
         out.end_list()

@@ -65,6 +65,7 @@ pub(crate) fn clone(args: &CloneArgs, out: &mut Output) -> Result<()> {
             without_columns: args.no_columns,
         };
         let report = present
+            .files()
             .clone_path_with(then.as_ref(), &source.path, &dest.path, &options)
             .at(|| format!("cannot clone '{}'", args.source.display()))?;
         print(args, &report, out)

@@ -10,7 +10,7 @@
 
 use crate::address::{Address, DbAddress, split_moment};
 use crate::error::{At, Result, warn};
-use larder::{Birth, Database, ErrorKind, OpenOptions, Trust, parse_moment};
+use larder::{Birth, Database, DatabaseOptions, ErrorKind, Trust, parse_moment};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -162,7 +162,7 @@ impl Databases {
         let mut directories = Vec::new();
         // The past before its present.
         for (path, database) in self.open.into_iter().rev() {
-            if self.changes && database.shows().is_none() && !database.is_readonly() {
+            if self.changes && database.history().shown().is_none() && !database.is_readonly() {
                 directories.push(database.path().to_owned());
             }
             let closed = database
@@ -192,7 +192,7 @@ pub(crate) fn await_mounts(path: &Path) {
 
 /// The same for a verb that reads and was told no timeout: who has the writer lock is asked to
 /// commit first, and not waited for when it does not go on (`CLI-32`).
-fn open_to_read(path: &Path, options: &OpenOptions) -> Result<Database> {
+fn open_to_read(path: &Path, options: &DatabaseOptions) -> Result<Database> {
     let open = |birth| {
         let mut options = options.clone();
         options.engine.birth = birth;
@@ -222,14 +222,14 @@ pub(crate) fn open_database(path: &Path, label: &str) -> Result<Database> {
     open_with(path, server_options(label))
 }
 
-fn server_options(label: &str) -> OpenOptions {
-    OpenOptions {
+fn server_options(label: &str) -> DatabaseOptions {
+    DatabaseOptions {
         label: label.into(),
-        ..OpenOptions::default()
+        ..DatabaseOptions::default()
     }
 }
 
-fn options(label: &str) -> OpenOptions {
+fn options(label: &str) -> DatabaseOptions {
     let mut options = server_options(label);
     if let Some(wait_max) = WAIT_MAX.get() {
         options.engine.wait_max = *wait_max;
@@ -237,6 +237,6 @@ fn options(label: &str) -> OpenOptions {
     options
 }
 
-fn open_with(path: &Path, options: OpenOptions) -> Result<Database> {
+fn open_with(path: &Path, options: DatabaseOptions) -> Result<Database> {
     Database::open(path, options).at(|| format!("cannot open '{}'", path.display()))
 }

@@ -8,7 +8,7 @@ use crate::error::{At, Failure, Result};
 use crate::output::{Output, attr_json, put_name};
 use crate::units::show_size;
 use clap::Args;
-use larder::{Attr, DiffChange, DiffEvent, DiffReport, FileKind};
+use larder::{DiffChange, DiffEvent, DiffReport, FileKind, Metadata};
 use serde_json::{Map, Value, json};
 use std::ffi::OsString;
 
@@ -58,7 +58,7 @@ fn compare(databases: &mut Databases, args: &DiffArgs) -> Result<DiffReport> {
     let (database_b, b) = databases.address(&args.b)?;
     // So that the message says which of the two is not there.
     for (database, address) in [(&database_a, &a), (&database_b, &b)] {
-        (database.resolve(&address.path, false)).at(|| address.to_string())?;
+        (database.nodes().resolve(&address.path, false)).at(|| address.to_string())?;
     }
     larder::diff((&database_a, &a.path), (&database_b, &b.path))
         .at(|| format!("cannot compare '{a}' and '{b}'"))
@@ -123,7 +123,7 @@ fn details(change: &DiffChange) -> Vec<String> {
         details.push(format!("mode {:04o} -> {:04o}", before.mode, after.mode));
     }
     if change.owner {
-        let owner = |attr: &Attr| format!("{}:{}", attr.uid, attr.gid);
+        let owner = |attr: &Metadata| format!("{}:{}", attr.uid, attr.gid);
         details.push(format!("owner {} -> {}", owner(before), owner(after)));
     }
     if change.content {

@@ -9,19 +9,24 @@ use crate::side::{Folder, Found, SELF, Side, Spot};
 pub(crate) use entries::for_each_entry;
 use entries::lookup;
 use folder::{InsideFolder, found};
-use larder::{Attr, Database, ErrorKind, FileKind, NodeId, limits};
+use larder::{Database, ErrorKind, FileKind, Metadata, NodeId, limits};
 use std::rc::Rc;
 
 /// What an address leads to. Cost: one lookup per component.
-pub(crate) fn resolve(database: &Database, address: &DbAddress, follow: bool) -> Result<Attr> {
+pub(crate) fn resolve(database: &Database, address: &DbAddress, follow: bool) -> Result<Metadata> {
     database
+        .nodes()
         .resolve(&address.path, follow)
         .at(|| address.to_string())
 }
 
 /// The same, when nothing there is no failure.
-pub(crate) fn find(database: &Database, path: &[u8], follow: bool) -> larder::Result<Option<Attr>> {
-    match database.resolve(path, follow) {
+pub(crate) fn find(
+    database: &Database,
+    path: &[u8],
+    follow: bool,
+) -> larder::Result<Option<Metadata>> {
+    match database.nodes().resolve(path, follow) {
         Ok(attr) => Ok(Some(attr)),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
@@ -69,15 +74,15 @@ impl Side for Inside {
         for _ in 0..=limits::SYMLINK_FOLLOW_MAX {
             if last_name(&path).is_none() {
                 let what = || self.show(&path);
-                let node = self.database.resolve(&path, true).at(what)?.node;
+                let node = self.database.nodes().resolve(&path, true).at(what)?.node;
                 let (folder, name) = (self.folder_at(node, path), SELF.to_vec());
                 return Ok(Spot { folder, name });
             }
             let what = || self.show(&path);
-            let (parent, name) = self.database.resolve_parent(&path).at(what)?;
+            let (parent, name) = self.database.nodes().resolve_parent(&path).at(what)?;
             // With a slash behind it a link to a directory is that directory.
             let follow = follow || path.last() == Some(&b'/');
-            let is_link = |found: &Attr| found.kind == FileKind::Symlink;
+            let is_link = |found: &Metadata| found.kind == FileKind::Symlink;
             let link = match follow {
                 true => lookup(&self.database, parent, &name).at(what)?,
                 false => None,
@@ -87,7 +92,7 @@ impl Side for Inside {
                 let (folder, name) = (self.folder_at(parent, above), name.as_bytes().to_vec());
                 return Ok(Spot { folder, name });
             };
-            let target = self.database.read_link(link.node).at(what)?;
+            let target = self.database.nodes().read_link(link.node).at(what)?;
             path = match target.first() {
                 Some(b'/') => target,
                 _ => join(&above, &target),

@@ -8,14 +8,14 @@ use crate::inside::{for_each_entry, resolve};
 use crate::output::{Align, Output, Table, attr_json, put_name};
 use crate::stat::{link_target, mode_text, titled};
 use crate::units::show_time;
-use larder::{Attr, Database, ErrorKind, FileKind, NodeId};
+use larder::{Database, ErrorKind, FileKind, Metadata, NodeId};
 use serde_json::Value;
 
 /// One line of a listing.
 struct Line {
     name: Vec<u8>,
     path: Vec<u8>,
-    attr: Attr,
+    attr: Metadata,
     target: Option<Vec<u8>>,
 }
 
@@ -101,7 +101,7 @@ fn read_lines(
         let name = entry.name.as_bytes().to_vec();
         let path = join(&address.path, &name);
         let show = || address.with_path(path.clone()).to_string();
-        let attr = match database.listed_attr(&entry) {
+        let attr = match database.nodes().listed_attr(&entry) {
             Ok(attr) => attr,
             // Removed since it was listed.
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),

@@ -35,9 +35,9 @@ const ASCII: Palette = Palette {
 pub(crate) fn draw(path: &Path, out: &mut Output) -> Result<()> {
     let columns = row_cells(terminal_columns());
     let maps = with_database(path, "frag", |database| {
-        let segment_bytes = database.space()?.segment_bytes;
+        let segment_bytes = database.maintenance().space()?.segment_bytes;
         let cell_blocks = cell_blocks(segment_bytes / limits::BLOCK_BYTES, columns);
-        Ok(database.space_map(cell_blocks)?)
+        Ok(database.maintenance().space_map(cell_blocks)?)
     })?;
     if out.is_json() {
         maps.iter()

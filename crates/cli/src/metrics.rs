@@ -271,8 +271,8 @@ impl Source {
             _ => {
                 let began = Instant::now();
                 Survey {
-                    space: self.database.space()?,
-                    frag: self.database.frag()?,
+                    space: self.database.maintenance().space()?,
+                    frag: self.database.maintenance().frag()?,
                     took: began.elapsed(),
                     made: Instant::now(),
                 }
@@ -281,7 +281,7 @@ impl Source {
         let text = expose(
             &self.monitor.metrics().unwrap_or_default(),
             self.monitor.open_handle_count(),
-            &self.database.gauges()?,
+            &self.database.maintenance().gauges()?,
             &survey.space,
             &survey.frag,
         );

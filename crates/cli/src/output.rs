@@ -10,7 +10,7 @@
 
 use crate::error::{Failure, Result};
 use crate::visible::{visible, visible_bytes};
-use larder::{Attr, FileKind};
+use larder::{FileKind, Metadata};
 use serde_json::{Map, Value, json};
 use std::io::{self, BufWriter, IsTerminal, Stdout, Write};
 use unicode_width::UnicodeWidthStr;
@@ -227,7 +227,7 @@ impl Table {
 }
 
 /// The attributes as JSON: sizes in bytes, times in nanoseconds since 1970, mode in octal.
-pub(crate) fn attr_json(attr: &Attr) -> Map<String, Value> {
+pub(crate) fn attr_json(attr: &Metadata) -> Map<String, Value> {
     let object = json!({
         "store": attr.node.store.0,
         "ino": attr.node.ino.0,

@@ -35,7 +35,7 @@ pub(crate) fn promote(args: &PromoteArgs, out: &mut Output) -> Result<()> {
                 "'{one}' and '{other}' are in two databases; promote exchanges within one"
             )));
         }
-        (database.promote(&one.path, &other.path))
+        (database.history().promote(&one.path, &other.path))
             .at(|| format!("cannot exchange '{one}' and '{other}'"))?;
         if out.is_json() {
             return out.document(&json!({

@@ -119,15 +119,17 @@ pub(crate) fn prune(args: &PruneArgs, out: &mut Output) -> Result<()> {
             None => PruneCut::All,
         };
         let store = match (&args.store, &path) {
-            (None, Some(path)) => Some(database.store_at(path)?),
+            (None, Some(path)) => Some(database.stores().at(path)?),
             (named, _) => named.clone(),
         };
         match store {
-            None => database.prune(cut, policy.as_ref(), args.dry_run),
-            Some(store) => (database.prune_store(&store, cut, args.dry_run)).map(|report| Pruned {
-                report,
-                held: Vec::new(),
-            }),
+            None => database.history().prune(cut, policy.as_ref(), args.dry_run),
+            Some(store) => {
+                (database.history().prune_store(&store, cut, args.dry_run)).map(|report| Pruned {
+                    report,
+                    held: Vec::new(),
+                })
+            }
         }
         .at(|| format!("cannot prune '{}'", args.place.display()))
     })?;

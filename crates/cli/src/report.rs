@@ -20,8 +20,12 @@ use std::path::{Path, PathBuf};
 /// `larder df`.
 pub(crate) fn df(args: &DfArgs, out: &mut Output) -> Result<()> {
     let (report, tuning, history, stats) = with_database(&args.db, "df", |database| {
-        let stats = database.stats()?;
-        let parts = (database.space()?, database.tuning()?, database.history()?);
+        let stats = database.maintenance().stats()?;
+        let parts = (
+            database.maintenance().space()?,
+            database.maintenance().tuning()?,
+            database.history().report()?,
+        );
         Ok((parts.0, parts.1, parts.2, stats))
     })?;
     let (shared, pages) = (stats.shared_bytes, stats.map_page_bytes);
@@ -125,7 +129,9 @@ pub(crate) fn frag(args: &FragArgs, out: &mut Output) -> Result<()> {
     if args.map {
         return crate::map::draw(&args.db, out);
     }
-    let report = with_database(&args.db, "frag", |database| Ok(database.frag()?))?;
+    let report = with_database(&args.db, "frag", |database| {
+        Ok(database.maintenance().frag()?)
+    })?;
     if out.is_json() {
         return out.document(&frag_json(&report));
     }
@@ -247,10 +253,14 @@ pub(crate) fn check(args: &CheckArgs, out: &mut Output) -> Result<()> {
     let bar = check_bar();
     let mut found = None;
     let look = |database: &Database| {
-        found = Some(database.check(args.read, &mut |done_bytes, total_bytes| {
-            bar.set_length(total_bytes);
-            bar.set_position(done_bytes);
-        })?);
+        found = Some(
+            database
+                .maintenance()
+                .check(args.read, &mut |done_bytes, total_bytes| {
+                    bar.set_length(total_bytes);
+                    bar.set_position(done_bytes);
+                })?,
+        );
         Ok(())
     };
     let ended = match args.untrusted {

@@ -79,9 +79,10 @@ pub(crate) fn restore(args: &RestoreArgs, out: &mut Output) -> Result<()> {
         let past = databases.open(&database)?;
         let present = databases.open(&directory)?;
         let report = present
+            .history()
             .restore(&past, path.as_deref(), &options)
             .at(|| format!("cannot restore '{shown}'"))?;
-        print(args, path.as_deref(), past.shows(), &report, out)
+        print(args, path.as_deref(), past.history().shown(), &report, out)
     })
 }
 

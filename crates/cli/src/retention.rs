@@ -76,7 +76,7 @@ pub(crate) fn retention(args: &RetentionArgs, out: &mut Output) -> Result<()> {
     }
     let report = with_database(&db, "retention", |database| {
         let store = match (&args.store, &path) {
-            (None, Some(path)) => Some(database.store_at(path)?),
+            (None, Some(path)) => Some(database.stores().at(path)?),
             (named, _) => named.clone(),
         };
         match &store {
@@ -84,7 +84,7 @@ pub(crate) fn retention(args: &RetentionArgs, out: &mut Output) -> Result<()> {
             None => set_of_all(args, database),
         }
         .at(|| format!("cannot change the retention of '{}'", args.place.display()))?;
-        let mut report = database.history()?;
+        let mut report = database.history().report()?;
         if let Some(store) = &store {
             report.own.retain(|one| one.name == *store);
             report.stores.retain(|one| one.name == *store);
@@ -100,7 +100,7 @@ pub(crate) fn retention(args: &RetentionArgs, out: &mut Output) -> Result<()> {
 
 /// Sets that of the stores that have none of their own, if anything is asked for.
 fn set_of_all(args: &RetentionArgs, database: &Database) -> larder::Result<()> {
-    let now = database.retention()?;
+    let now = database.history().retention()?;
     let retention_ns = match args.time {
         None => now.retention_ns,
         Some(Wanted::For(ns)) => ns,
@@ -118,15 +118,15 @@ fn set_of_all(args: &RetentionArgs, database: &Database) -> larder::Result<()> {
     };
     match wanted == now {
         true => Ok(()),
-        false => database.set_retention(wanted),
+        false => database.history().set_retention(wanted),
     }
 }
 
 /// Sets that of one store, if anything is asked for.
 fn set_of_store(args: &RetentionArgs, database: &Database, store: &str) -> larder::Result<()> {
-    let now = database.store_retention(store)?;
+    let now = database.history().store_retention(store)?;
     let is_asked = args.time.is_some() || args.guarantee || args.best_effort;
-    let base = now.map_or_else(|| database.retention(), Ok)?;
+    let base = now.map_or_else(|| database.history().retention(), Ok)?;
     let wanted = match args.time {
         Some(Wanted::Default) if args.guarantee || args.best_effort => {
             return Err(Error::new(
@@ -147,7 +147,7 @@ fn set_of_store(args: &RetentionArgs, database: &Database, store: &str) -> larde
     };
     match wanted == now {
         true => Ok(()),
-        false => database.set_store_retention(store, wanted),
+        false => database.history().set_store_retention(store, wanted),
     }
 }
 

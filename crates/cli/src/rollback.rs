@@ -52,8 +52,10 @@ pub(crate) fn rollback(args: &RollbackArgs, out: &mut Output) -> Result<()> {
     with_database(&database, "rollback", |open: &Database| {
         let moment = parse_moment(&args.moment, open.now_ns())
             .at(|| format!("cannot roll '{shown}' back"))?;
-        let report = (open.rollback(&moment, path.as_deref(), args.dry_run))
-            .at(|| format!("cannot roll '{shown}' back"))?;
+        let report = (open
+            .history()
+            .rollback(&moment, path.as_deref(), args.dry_run))
+        .at(|| format!("cannot roll '{shown}' back"))?;
         print(args, &report, out)
     })
 }

@@ -66,7 +66,8 @@ pub(crate) fn seal_one(
     out: &mut Output,
 ) -> Result<()> {
     let report = database
-        .seal_snapshot(name, key)
+        .snapshots()
+        .seal(name, key)
         .at(|| format!("cannot seal snapshot '{name}'"))?;
     if out.is_json() {
         let mut document = seal_json(&report.seal);
@@ -113,7 +114,8 @@ pub(crate) fn verify(args: &VerifyArgs, out: &mut Output) -> Result<()> {
     };
     let report = with_database(&args.db, "snapshot verify", |database| {
         database
-            .verify_seals(&options)
+            .snapshots()
+            .verify(&options)
             .at(|| "cannot verify".to_owned())
     })?;
     if out.is_json() {

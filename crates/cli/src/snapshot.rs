@@ -117,7 +117,8 @@ pub(crate) fn snapshot(verb: &SnapshotVerb, out: &mut Output) -> Result<()> {
             let key = sign.as_deref().map(read_key).transpose()?;
             with_database(db, "snapshot create", |database| {
                 let row = database
-                    .create_snapshot(name)
+                    .snapshots()
+                    .create(name)
                     .at(|| format!("cannot make snapshot '{name}'"))?;
                 match (out.is_json(), seal) {
                     (true, true) => {}
@@ -144,7 +145,7 @@ pub(crate) fn snapshot(verb: &SnapshotVerb, out: &mut Output) -> Result<()> {
         SnapshotVerb::Verify(args) => verify(args, out),
         SnapshotVerb::Keygen { file } => keygen(file, out),
         SnapshotVerb::List { db } => with_database(db, "snapshot list", |database| {
-            let rows = database.snapshots()?;
+            let rows = database.snapshots().list()?;
             if out.is_json() {
                 let all: Vec<Value> = rows.iter().map(document).collect();
                 return out.document(&Value::Array(all));
@@ -172,19 +173,21 @@ pub(crate) fn snapshot(verb: &SnapshotVerb, out: &mut Output) -> Result<()> {
                             row.name, row.seq
                         ))
                     }
-                    false => database.destroy_snapshot(name).at(cannot),
+                    false => database.snapshots().destroy(name).at(cannot),
                 }
             })
         }
         SnapshotVerb::Hold { db, name, tag } => with_database(db, "snapshot hold", |database| {
             database
-                .hold_snapshot(name, tag)
+                .snapshots()
+                .hold(name, tag)
                 .at(|| format!("cannot hold snapshot '{name}'"))
         }),
         SnapshotVerb::Release { db, name, tag } => {
             with_database(db, "snapshot release", |database| {
                 database
-                    .release_snapshot(name, tag)
+                    .snapshots()
+                    .release(name, tag)
                     .at(|| format!("cannot release snapshot '{name}'"))
             })
         }
@@ -193,7 +196,7 @@ pub(crate) fn snapshot(verb: &SnapshotVerb, out: &mut Output) -> Result<()> {
 
 /// The snapshot of that name, if it can be destroyed now.
 fn destroyable(database: &Database, name: &str) -> larder::Result<SnapshotRow> {
-    let rows = database.snapshots()?;
+    let rows = database.snapshots().list()?;
     let Some(row) = rows
         .into_iter()
         .find(|row| row.name.eq_ignore_ascii_case(name))

@@ -46,10 +46,9 @@ pub(crate) fn sql(args: &SqlArgs, out: &mut Output) -> Result<()> {
     let mut changed = None;
     let done = with_database(&db, verb, |database| {
         let session = match &moment {
-            None => database.sql(args.read_only),
-            Some(text) => {
-                parse_moment(text, database.now_ns()).and_then(|moment| database.sql_as_of(&moment))
-            }
+            None => database.sql().open(args.read_only),
+            Some(text) => parse_moment(text, database.now_ns())
+                .and_then(|moment| database.sql().open_as_of(&moment)),
         };
         let mut console = Console {
             session: session.at(|| format!("cannot query '{}'", args.db.display()))?,

@@ -6,7 +6,7 @@ use crate::error::{At, Result, each};
 use crate::inside::resolve;
 use crate::output::{Output, attr_json, hex, kind_words, put_name};
 use crate::units::{show_size, show_time};
-use larder::{Attr, Database, FileKind};
+use larder::{Database, FileKind, Metadata};
 use serde_json::{Map, Value};
 
 /// `larder stat`.
@@ -38,9 +38,9 @@ pub(crate) fn stat(args: &StatArgs, out: &mut Output) -> Result<()> {
 }
 
 /// The target if it is a symbolic link.
-pub(crate) fn link_target(database: &Database, attr: &Attr) -> larder::Result<Option<Vec<u8>>> {
+pub(crate) fn link_target(database: &Database, attr: &Metadata) -> larder::Result<Option<Vec<u8>>> {
     (attr.kind == FileKind::Symlink)
-        .then(|| database.read_link(attr.node))
+        .then(|| database.nodes().read_link(attr.node))
         .transpose()
 }
 
@@ -82,8 +82,8 @@ pub(crate) fn mode_text(kind: FileKind, mode: u32) -> String {
     text
 }
 
-fn print_attr(attr: &Attr, out: &mut Output) -> Result<()> {
-    let Attr {
+fn print_attr(attr: &Metadata, out: &mut Output) -> Result<()> {
+    let Metadata {
         node,
         uid,
         gid,
@@ -114,11 +114,16 @@ fn print_attr(attr: &Attr, out: &mut Output) -> Result<()> {
     Ok(())
 }
 
-fn xattrs(database: &Database, attr: &Attr) -> larder::Result<Vec<(Vec<u8>, Vec<u8>)>> {
-    let names = database.xattrs(attr.node)?;
+fn xattrs(database: &Database, attr: &Metadata) -> larder::Result<Vec<(Vec<u8>, Vec<u8>)>> {
+    let names = database.attributes().list(attr.node)?;
     names
         .into_iter()
-        .map(|name| database.xattr(attr.node, &name).map(|value| (name, value)))
+        .map(|name| {
+            database
+                .attributes()
+                .get(attr.node, &name)
+                .map(|value| (name, value))
+        })
         .collect()
 }
 

@@ -28,7 +28,7 @@ pub(crate) fn stats(args: &StatsArgs, out: &mut Output) -> Result<()> {
     }
     let interval = Duration::from_nanos(args.interval.unsigned_abs());
     with_database(&args.db, "stats", |database| {
-        let mut before = database.stats()?;
+        let mut before = database.maintenance().stats()?;
         if before.refused_count > 0 && !out.is_json() {
             warn(&format!(
                 "constraints refused {} changes after they were answered; 'larder refused list \
@@ -41,11 +41,11 @@ pub(crate) fn stats(args: &StatsArgs, out: &mut Output) -> Result<()> {
         let (mut lines, mut next) = (0, Instant::now() + interval);
         while args.count.is_none_or(|count| lines < count) && wait_until(next, &stopping) {
             next += interval;
-            let now = database.stats()?;
+            let now = database.maintenance().stats()?;
             let rates = Rates::between(&before, &now);
             let sessions = other_sessions(&args.db);
             if out.is_json() {
-                let bound = database.tuning()?.gather_bytes_max;
+                let bound = database.maintenance().tuning()?.gather_bytes_max;
                 let memory = (bound.unwrap_or_else(gather_bytes_default), &sessions[..]);
                 out.item(&stats_json(&now, &rates, memory).to_string())?;
             } else {

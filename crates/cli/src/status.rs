@@ -42,7 +42,7 @@ impl Status {
         let database = mounted.map_or_else(|| place.to_owned(), |mount| mount.source);
         let sessions = list_sessions(&database);
         let (space, is_readonly) = with_database(&database, "status", |opened| {
-            Ok((opened.space()?, opened.is_readonly()))
+            Ok((opened.maintenance().space()?, opened.is_readonly()))
         })?;
         let mounts = (find_all_mounts_of(&database)?.into_iter())
             .map(|mount| (mount.mountpoint, mount.device.1))

@@ -77,7 +77,8 @@ pub(crate) fn store(verb: &StoreVerb, out: &mut Output) -> Result<()> {
             shows,
         } => with_database(db, "store create", |database| {
             let info = database
-                .create_store(name, provider, mount.as_deref(), shows.as_deref())
+                .stores()
+                .create(name, provider, mount.as_deref(), shows.as_deref())
                 .at(|| format!("cannot create store '{name}'"))?;
             database.sync()?;
             tell(
@@ -91,7 +92,7 @@ pub(crate) fn store(verb: &StoreVerb, out: &mut Output) -> Result<()> {
             with_database(db, "store destroy", |database| {
                 let info = find_store(database, name)?;
                 if *dry_run {
-                    let entries = database.read_dir(
+                    let entries = database.nodes().read_dir(
                         NodeId {
                             store: info.store,
                             ino: Ino::ROOT,
@@ -114,7 +115,8 @@ pub(crate) fn store(verb: &StoreVerb, out: &mut Output) -> Result<()> {
                     );
                 }
                 database
-                    .destroy_store(name)
+                    .stores()
+                    .destroy(name)
                     .at(|| format!("cannot destroy store '{name}'"))?;
                 database.sync()?;
                 tell(out, &info, &format!("destroyed store {}", info.name))
@@ -130,12 +132,13 @@ pub(crate) fn store(verb: &StoreVerb, out: &mut Output) -> Result<()> {
             let failed = || format!("cannot change store '{name}'");
             if provider.is_some() || mount.is_some() {
                 database
-                    .set_store(name, provider.as_deref(), mount.as_deref())
+                    .stores()
+                    .set(name, provider.as_deref(), mount.as_deref())
                     .at(failed)?;
             }
             if let Some(keeps) = save_keeps {
                 let keeps = *keeps == SaveKeeps::Columns;
-                database.set_save_keeps(name, keeps).at(failed)?;
+                database.stores().set_save_keeps(name, keeps).at(failed)?;
             }
             database.sync()?;
             let info = find_store(database, name)?;
@@ -156,7 +159,8 @@ pub(crate) fn store(verb: &StoreVerb, out: &mut Output) -> Result<()> {
 
 fn find_store(database: &Database, name: &str) -> Result<StoreInfo> {
     database
-        .stores()?
+        .stores()
+        .list()?
         .into_iter()
         .find(|info| info.name == name)
         .ok_or_else(|| {
@@ -176,14 +180,14 @@ fn tell(out: &mut Output, info: &StoreInfo, line: &str) -> Result<()> {
 
 /// What the saved files of a store keep, as `--save-keeps` has it.
 fn save_keeps_word(database: &Database, name: &str) -> Result<&'static str> {
-    Ok(match database.save_keeps(name)? {
+    Ok(match database.stores().save_keeps(name)? {
         true => "columns",
         false => "none",
     })
 }
 
 fn list(database: &Database, out: &mut Output) -> Result<()> {
-    let stores = database.stores()?;
+    let stores = database.stores().list()?;
     if out.is_json() {
         for info in &stores {
             let mut document = store_json(info);

@@ -64,10 +64,11 @@ pub(crate) struct RowsArgs {
 pub(crate) fn track(args: &TrackArgs, out: &mut Output) -> Result<()> {
     with_database(&args.db, "track", |database| match &args.table {
         Some(table) => database
+            .sql()
             .track_table(table)
             .at(|| format!("cannot track table '{table}'")),
         None => {
-            let tables = database.temporal_tables()?;
+            let tables = database.sql().tracked_tables()?;
             if out.is_json() {
                 let all: Vec<Value> = tables
                     .iter()
@@ -95,6 +96,7 @@ pub(crate) fn untrack(args: &UntrackArgs) -> Result<()> {
     let table = &args.table;
     with_database(&args.db, "untrack", |database| {
         database
+            .sql()
             .untrack_table(table)
             .at(|| format!("cannot untrack table '{table}'"))
     })
@@ -118,6 +120,7 @@ pub(crate) fn rows(args: &RowsArgs, out: &mut Output) -> Result<()> {
         let past = databases.open(&args.db)?;
         let present = databases.open(&directory)?;
         let found = present
+            .sql()
             .rows_as_of(&past, &args.table, args.filter.as_deref())
             .at(|| format!("cannot read table '{}'", args.table))?;
         let mut printer = RowPrinter::new(format);

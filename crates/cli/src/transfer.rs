@@ -147,9 +147,12 @@ fn rename(from: &End, to: &End, target: &[u8], no_replace: bool) -> Result<bool>
             to.side.show(target)
         )
     };
-    let (parent, name) = database.resolve_parent(&from.path).at(what)?;
-    let (new_parent, new_name) = database.resolve_parent(target).at(what)?;
-    match database.rename(parent, &name, new_parent, &new_name, mode) {
+    let (parent, name) = database.nodes().resolve_parent(&from.path).at(what)?;
+    let (new_parent, new_name) = database.nodes().resolve_parent(target).at(what)?;
+    match database
+        .nodes()
+        .rename(parent, &name, new_parent, &new_name, mode)
+    {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == ErrorKind::CrossStore => Ok(false),
         Err(error) => Err(error).at(what),
@@ -422,7 +425,8 @@ fn print_content(databases: &mut Databases, argument: &OsStr, out: &mut Output) 
         )));
     }
     let file = database
-        .open_file(attr.node, false)
+        .nodes()
+        .open(attr.node, false)
         .at(|| address.to_string())?;
     let mut buffer = vec![0; REQUEST_BYTES];
     let mut offset = 0;

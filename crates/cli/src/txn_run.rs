@@ -21,7 +21,7 @@ use crate::privileges;
 use crate::txn::tell;
 use crate::txn_args::RunArgs;
 use larder::directory::DatabaseDir;
-use larder::{LongTransaction, OpenOptions, TRANSACTION_VARIABLE};
+use larder::{DatabaseOptions, LongTransaction, TRANSACTION_VARIABLE};
 use larder_fuse::{MountOptions, Mounted};
 use rustix::mount::{MountPropagationFlags, UnmountFlags, mount_change, unmount};
 use rustix::process::{
@@ -62,9 +62,9 @@ pub(crate) fn run(args: &RunArgs, out: &mut Output) -> Result<()> {
     let signals =
         Signals::new([SIGINT, SIGTERM, SIGHUP]).at(|| "cannot listen to signals".into())?;
     let directory = DatabaseDir::open(&db).at(|| format!("cannot open '{}'", db.display()))?;
-    let options = OpenOptions {
+    let options = DatabaseOptions {
         label: format!("txn run {}", args.command[0].to_string_lossy()),
-        ..OpenOptions::default()
+        ..DatabaseOptions::default()
     };
     let transaction = LongTransaction::begin(&db, options)
         .at(|| format!("cannot begin a transaction on '{}'", db.display()))?;

@@ -32,6 +32,7 @@ pub(crate) struct UndoArgs {
 pub(crate) fn undo(args: &UndoArgs, out: &mut Output) -> Result<()> {
     with_database(&args.db, "undo", |database| {
         let report = database
+            .history()
             .undo(args.seq, args.dry_run)
             .at(|| format!("cannot undo commit {}", args.seq))?;
         if out.is_json() {

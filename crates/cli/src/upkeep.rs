@@ -23,17 +23,19 @@ pub(crate) fn defrag(args: &DefragArgs, out: &mut Output) -> Result<()> {
     let report = with_database(&args.db, "defrag", |database| {
         let mut below = Vec::new();
         for path in &args.paths {
-            let found = database.resolve(path.as_bytes(), true);
+            let found = database.nodes().resolve(path.as_bytes(), true);
             let attr = found.at(|| format!("cannot defrag '{}'", path.to_string_lossy()))?;
             below.push(attr.node);
         }
-        Ok(database.defrag(&below, &options, &mut |object| {
-            if is_json {
-                objects.push(object_json(object));
-            } else if told.is_ok() {
-                told = out.line(&object_line(object));
-            }
-        })?)
+        Ok(database
+            .maintenance()
+            .defrag(&below, &options, &mut |object| {
+                if is_json {
+                    objects.push(object_json(object));
+                } else if told.is_ok() {
+                    told = out.line(&object_line(object));
+                }
+            })?)
     })?;
     told?;
     if is_json {
@@ -117,10 +119,14 @@ fn defrag_pairs(report: &DefragReport) -> Vec<(&'static str, String)> {
 pub(crate) fn shrink(args: &ShrinkArgs, out: &mut Output) -> Result<()> {
     let bar = shrink_bar();
     let report = with_database(&args.db, "shrink", |database| {
-        let shrunk = database.shrink(args.to, args.dry_run, &mut |moved_bytes, total_bytes| {
-            bar.set_length(total_bytes);
-            bar.set_position(moved_bytes);
-        });
+        let shrunk = database.maintenance().shrink(
+            args.to,
+            args.dry_run,
+            &mut |moved_bytes, total_bytes| {
+                bar.set_length(total_bytes);
+                bar.set_position(moved_bytes);
+            },
+        );
         shrunk.at(|| format!("cannot shrink '{}'", args.db.display()))
     });
     bar.finish_and_clear();

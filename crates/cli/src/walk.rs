@@ -7,7 +7,7 @@ use crate::error::{At, Failure, Result, each};
 use crate::inside::{for_each_entry, resolve};
 use crate::output::{Output, put_name};
 use crate::units::show_size;
-use larder::{Attr, Database, ErrorKind, FileKind, NodeId};
+use larder::{Database, ErrorKind, FileKind, Metadata, NodeId};
 use serde_json::{Map, Value};
 use std::collections::HashSet;
 use std::os::unix::ffi::OsStrExt;
@@ -24,7 +24,7 @@ struct Visit<'a> {
 fn walk(
     database: &Database,
     start: &DbAddress,
-    attr: &Attr,
+    attr: &Metadata,
     mut visit: impl FnMut(Visit<'_>) -> Result<()>,
 ) -> Result<()> {
     visit(Visit {
@@ -153,13 +153,13 @@ pub(crate) fn du(args: &DuArgs, out: &mut Output) -> Result<()> {
 
 /// The sums of all directories, inner ones first; the last one is `start`. Every inode counts once,
 /// where it is met first.
-fn sum_up(database: &Database, start: &DbAddress, attr: &Attr) -> Result<Vec<Sum>> {
+fn sum_up(database: &Database, start: &DbAddress, attr: &Metadata) -> Result<Vec<Sum>> {
     let mut sums: Vec<Sum> = Vec::new();
     // The directories from `start` down to where the walk is, as indices into `sums`.
     let mut open: Vec<usize> = Vec::new();
     let mut closed: Vec<usize> = Vec::new();
     let mut seen: HashSet<NodeId> = HashSet::new();
-    let own = |attr: &Attr| (attr.allocated_bytes, attr.size_bytes);
+    let own = |attr: &Metadata| (attr.allocated_bytes, attr.size_bytes);
 
     let mut contents: Vec<(usize, NodeId)> = vec![(0, attr.node)];
     let (allocated_bytes, size_bytes) = own(attr);
@@ -182,7 +182,7 @@ fn sum_up(database: &Database, start: &DbAddress, attr: &Attr) -> Result<Vec<Sum
         let first_new = contents.len();
         for_each_entry(database, node, |entry| {
             let below = join(&path, entry.name.as_bytes());
-            let attr = match database.attr(entry.node) {
+            let attr = match database.nodes().metadata(entry.node) {
                 Ok(attr) => attr,
                 // Removed since it was listed.
                 Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),

@@ -72,13 +72,13 @@ pub(crate) fn watch(args: &WatchArgs, out: &mut Output) -> Result<()> {
     }
     with_database(&args.db, "watch", |database| {
         if args.disable {
-            database.set_feed(false)?;
+            database.feed().set(false)?;
             return Ok(());
         }
         if args.enable {
-            database.set_feed(true)?;
+            database.feed().set(true)?;
         }
-        let bounds = database.feed_bounds()?;
+        let bounds = database.feed().bounds()?;
         if !bounds.is_on {
             let since_there = args.once && bounds.newest > 0;
             if !since_there {
@@ -90,10 +90,10 @@ pub(crate) fn watch(args: &WatchArgs, out: &mut Output) -> Result<()> {
             }
         }
         for table in &args.no_table {
-            database.watch_table(table, false)?;
+            database.sql().watch_table(table, false)?;
         }
         for table in &args.table {
-            database.watch_table(table, true)?;
+            database.sql().watch_table(table, true)?;
         }
         let since = match (args.since, args.once) {
             (Some(since), _) => since,
@@ -111,7 +111,7 @@ fn follow(
     stopping: &AtomicBool,
     out: &mut Output,
 ) -> Result<()> {
-    let mut changes = database.changes(since);
+    let mut changes = database.feed().changes(since);
     while !stopping.load(Ordering::Relaxed) {
         let printer = Printer::new(database)?;
         for change in changes.by_ref() {
@@ -143,7 +143,7 @@ struct Printer<'d> {
 
 impl<'d> Printer<'d> {
     fn new(database: &'d Database) -> Result<Printer<'d>> {
-        let stores = database.stores()?.into_iter();
+        let stores = database.stores().list()?.into_iter();
         Ok(Printer {
             database,
             stores: stores.map(|info| (info.store, info.name)).collect(),
@@ -194,7 +194,7 @@ impl<'d> Printer<'d> {
                     };
                     return Ok(Told {
                         store: Some((name.clone(), node.ino)),
-                        path: self.database.committed_path(node)?,
+                        path: self.database.nodes().path(node)?,
                         ..Told::new(operation)
                     });
                 }
@@ -214,7 +214,7 @@ impl<'d> Printer<'d> {
                 store: record.store,
                 ino: entry.parent,
             };
-            let directory = self.database.committed_path(parent)?;
+            let directory = self.database.nodes().path(parent)?;
             Ok(directory.map(|mut path| {
                 if path != b"/" {
                     path.push(b'/');
@@ -260,7 +260,7 @@ impl<'d> Printer<'d> {
         .into();
         told.path = match &told.entry {
             Some(entry) => of_entry(entry)?,
-            None => self.database.committed_path(node)?,
+            None => self.database.nodes().path(node)?,
         };
         Ok(told)
     }

@@ -4,7 +4,7 @@
 //! 1280 files of 8 MiB, 10 GiB) makes a database in DIR, which must not exist, and clones a tree of
 //! these files three times.
 
-use larder::{CreateOptions, Database, OpenOptions, SqlValue};
+use larder::{CreateOptions, Database, DatabaseOptions, SqlValue};
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -22,23 +22,25 @@ fn main() -> Done<()> {
     let files: usize = arguments.next().map_or(Ok(1280), |text| text.parse())?;
     let mib: usize = arguments.next().map_or(Ok(8), |text| text.parse())?;
     Database::create(&path, &CreateOptions::default())?;
-    let database = Database::open(&path, OpenOptions::default())?;
-    database.create_store("tree", "files", None, None)?;
+    let database = Database::open(&path, DatabaseOptions::default())?;
+    database.stores().create("tree", "files", None, None)?;
     let mut bytes = vec![0; mib * MIB];
     for file in 0..files {
         for (at, word) in bytes.chunks_mut(4096).enumerate() {
             word[..8].copy_from_slice(&((file * 100_000 + at) as u64).to_le_bytes());
         }
-        database.put(format!("/tree/f{file}").as_bytes(), &bytes)?;
+        database
+            .files()
+            .write(format!("/tree/f{file}").as_bytes(), &bytes)?;
     }
     database.sync()?;
     for round in 0..3 {
-        let before = (database.space()?, catalog_bytes(&database)?);
+        let before = (database.maintenance().space()?, catalog_bytes(&database)?);
         let began = Instant::now();
         let to = format!("/clone{round}");
-        let report = database.clone_path(None, b"/tree", to.as_bytes())?;
+        let report = database.files().clone_path(None, b"/tree", to.as_bytes())?;
         let took = began.elapsed();
-        let after = (database.space()?, catalog_bytes(&database)?);
+        let after = (database.maintenance().space()?, catalog_bytes(&database)?);
         println!(
             "{} files, {} MiB: {} ms; content +{} bytes ({} copied), catalog +{} KiB",
             report.file_count,
@@ -49,7 +51,10 @@ fn main() -> Done<()> {
             (after.1 - before.1) >> 10
         );
     }
-    let findings = database.check(false, &mut |_, _| {})?.findings;
+    let findings = database
+        .maintenance()
+        .check(false, &mut |_, _| {})?
+        .findings;
     println!("check: {} findings", findings.len());
     Ok(database.close()?)
 }
@@ -60,7 +65,7 @@ fn catalog_bytes(database: &Database) -> Done<i64> {
     let sql = "SELECT (page_count - freelist_count) * page_size FROM pragma_page_count, \
         pragma_freelist_count, \
                pragma_page_size";
-    let mut session = database.sql(false)?;
+    let mut session = database.sql().open(false)?;
     session.execute(sql, &mut |row| {
         if let SqlValue::Integer(bytes) = row.values[0] {
             used = bytes;

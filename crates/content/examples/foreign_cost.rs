@@ -6,7 +6,7 @@
 //! engine makes by itself, or durably one by one. Every foreign commit makes the reader forget what
 //! it knows (`notice_foreign`). Rounds in turns.
 
-use larder::{CreateOptions, Database, OpenOptions};
+use larder::{CreateOptions, Database, DatabaseOptions};
 use std::path::Path;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
@@ -30,15 +30,19 @@ fn main() -> Outcome {
     let place = tempfile::tempdir()?;
     let path = place.path().join("foreign.larder");
     Database::create(&path, &CreateOptions::default())?;
-    let database = Database::open(&path, OpenOptions::default())?;
+    let database = Database::open(&path, DatabaseOptions::default())?;
     for number in 0..files {
         if number % 1000 == 0 {
             let directory = format!("/{}", number / 1000);
-            let (parent, name) = database.resolve_parent(directory.as_bytes())?;
+            let (parent, name) = database.nodes().resolve_parent(directory.as_bytes())?;
             let kind = larder::NewNode::Directory;
-            database.create_node(parent, &name, kind, 0o755, larder::Caller::current())?;
+            database
+                .nodes()
+                .create_node(parent, &name, kind, 0o755, larder::Caller::current())?;
         }
-        database.put(path_of(number).as_bytes(), &[7; 1000])?;
+        database
+            .files()
+            .write(path_of(number).as_bytes(), [7; 1000])?;
     }
     database.sync()?;
     println!(
@@ -82,13 +86,17 @@ fn start(path: &Path, round: usize, is_durable: bool) -> std::io::Result<Child> 
 
 /// Until it is killed.
 fn write(path: &Path, directory: &str, is_durable: bool) -> Outcome {
-    let database = Database::open(path, OpenOptions::default())?;
-    let (parent, name) = database.resolve_parent(directory.as_bytes())?;
+    let database = Database::open(path, DatabaseOptions::default())?;
+    let (parent, name) = database.nodes().resolve_parent(directory.as_bytes())?;
     let kind = larder::NewNode::Directory;
-    database.create_node(parent, &name, kind, 0o755, larder::Caller::current())?;
+    database
+        .nodes()
+        .create_node(parent, &name, kind, 0o755, larder::Caller::current())?;
     let started = Instant::now();
     for number in 0_u32.. {
-        database.put(format!("{directory}/{number}").as_bytes(), &[1; 10_000])?;
+        database
+            .files()
+            .write(format!("{directory}/{number}").as_bytes(), [1; 10_000])?;
         if is_durable {
             database.sync()?;
         }
@@ -100,7 +108,7 @@ fn write(path: &Path, directory: &str, is_durable: bool) -> Outcome {
 fn measure(database: &Database, files: u64, what: &str) -> Outcome {
     // All of them are known before.
     for number in 0..files {
-        database.get(path_of(number).as_bytes())?;
+        database.files().read(path_of(number).as_bytes())?;
     }
     let (mut latencies, mut state) = (Vec::new(), 88_172_645_463_325_252_u64);
     let started = Instant::now();
@@ -110,7 +118,7 @@ fn measure(database: &Database, files: u64, what: &str) -> Outcome {
         state ^= state << 17;
         let path = path_of(state % files);
         let begun = Instant::now();
-        database.get(path.as_bytes())?;
+        database.files().read(path.as_bytes())?;
         latencies.push(begun.elapsed());
     }
     let seconds = started.elapsed().as_secs_f64();

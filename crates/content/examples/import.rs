@@ -2,7 +2,7 @@
 //!
 //! `cargo run -p larder --example import -- DATABASE FOLDER`
 
-use larder::{Database, OpenOptions, SqlValue};
+use larder::{Database, DatabaseOptions, SqlValue};
 use std::error::Error;
 use std::fs;
 use std::path::Path;
@@ -20,7 +20,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 /// Copies the files of a folder to `/imported`, with a row in table `source` that says where each
 /// is from; returns how many. An error, or a crash, leaves the database as it was.
 pub fn run(path: &Path, folder: &Path) -> Result<usize, Box<dyn Error>> {
-    let database = Database::open(path, OpenOptions::default())?;
+    let database = Database::open(path, DatabaseOptions::default())?;
     let mut files = Vec::new();
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
@@ -29,7 +29,7 @@ pub fn run(path: &Path, folder: &Path) -> Result<usize, Box<dyn Error>> {
         }
     }
     // Long: nobody waits for it, and it sees the database as it was when it began.
-    let transaction = database.begin()?;
+    let transaction = database.transactions().begin()?;
     transaction.sql(
         "CREATE TABLE IF NOT EXISTS source (ino INTEGER, path TEXT)",
         &[],
@@ -37,7 +37,7 @@ pub fn run(path: &Path, folder: &Path) -> Result<usize, Box<dyn Error>> {
     for file in &files {
         let name = file.file_name().ok_or("a file without a name")?;
         let target = [b"/imported-", name.as_encoded_bytes()].concat();
-        let made = transaction.put(&target, &fs::read(file)?)?;
+        let made = transaction.files().write(&target, &fs::read(file)?)?;
         let row = [
             SqlValue::Integer(made.node.ino.0 as i64),
             SqlValue::Text(file.display().to_string()),

@@ -4,7 +4,7 @@
 //! directory)
 
 use larder::{
-    Caller, CreateOptions, Database, Name, NewNode, NodeId, OpenOptions, RenameMode, Result,
+    Caller, CreateOptions, Database, DatabaseOptions, Name, NewNode, NodeId, RenameMode, Result,
     SqlValue,
 };
 use std::path::Path;
@@ -20,17 +20,22 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
 /// Delivers three messages and reads one; returns how many are new, and how many are read.
 pub fn run(path: &Path) -> Result<(i64, i64)> {
     Database::create(path, &CreateOptions::default())?;
-    let database = Database::open(path, OpenOptions::default())?;
+    let database = Database::open(path, DatabaseOptions::default())?;
     for folder in ["tmp", "new", "cur"] {
         let name = Name::new(folder.as_bytes())?;
         let owner = Caller::current();
-        database.create_node(NodeId::ROOT, &name, NewNode::Directory, 0o700, owner)?;
+        database
+            .nodes()
+            .create_node(NodeId::ROOT, &name, NewNode::Directory, 0o700, owner)?;
     }
     // `file_id` stays when the file is renamed or saved anew; the row goes with its file.
     let table = "CREATE UNIQUE INDEX main_file ON main (file_id); \
                  CREATE TABLE message (subject TEXT, \
                  file_id INTEGER REFERENCES main (file_id) ON DELETE CASCADE)";
-    database.sql(false)?.execute(table, &mut |_| Ok(()))?;
+    database
+        .sql()
+        .open(false)?
+        .execute(table, &mut |_| Ok(()))?;
 
     for (name, subject) in [("1", "Hello"), ("2", "Invoice"), ("3", "Hello again")] {
         deliver(&database, name, subject)?;
@@ -44,7 +49,7 @@ pub fn run(path: &Path) -> Result<(i64, i64)> {
             "SELECT count(*) FROM message JOIN main USING (file_id) JOIN main_path USING (ino) \
              WHERE path GLOB '/{folder}/*'"
         );
-        database.sql(true)?.execute(&question, &mut |row| {
+        database.sql().open(true)?.execute(&question, &mut |row| {
             if let [SqlValue::Integer(count)] = row.values[..] {
                 found = count;
             }
@@ -60,8 +65,10 @@ pub fn run(path: &Path) -> Result<(i64, i64)> {
 /// The message and its row: both, or neither.
 fn deliver(database: &Database, name: &str, subject: &str) -> Result<()> {
     let text = format!("Subject: {subject}\n\nBody of {name}\n");
-    database.transaction(|txn| {
-        let file = txn.put(format!("/new/{name}").as_bytes(), text.as_bytes())?;
+    database.transactions().run(|txn| {
+        let file = txn
+            .files()
+            .write(format!("/new/{name}").as_bytes(), text.as_bytes())?;
         let insert = "INSERT INTO message SELECT ?1, file_id FROM main WHERE ino = ?2";
         let ino = SqlValue::Integer(file.node.ino.0 as i64);
         txn.sql(insert, &[SqlValue::Text(subject.to_owned()), ino])?;
@@ -71,8 +78,12 @@ fn deliver(database: &Database, name: &str, subject: &str) -> Result<()> {
 
 /// Moves it to the messages that were read.
 fn read(database: &Database, name: &str) -> Result<()> {
-    let (from, old) = database.resolve_parent(format!("/new/{name}").as_bytes())?;
+    let (from, old) = database
+        .nodes()
+        .resolve_parent(format!("/new/{name}").as_bytes())?;
     let seen = format!("/cur/{name}:2,S");
-    let (to, new) = database.resolve_parent(seen.as_bytes())?;
-    database.rename(from, &old, to, &new, RenameMode::NoReplace)
+    let (to, new) = database.nodes().resolve_parent(seen.as_bytes())?;
+    database
+        .nodes()
+        .rename(from, &old, to, &new, RenameMode::NoReplace)
 }

@@ -10,7 +10,7 @@
 //! in the same directory. Printed: wall µs per operation; CPU µs per operation of the whole
 //! process, and of them those of the calling threads.
 
-use larder::{Caller, CreateOptions, Database, Name, NewNode, NodeId, OpenOptions};
+use larder::{Caller, CreateOptions, Database, DatabaseOptions, Name, NewNode, NodeId};
 use std::error::Error;
 use std::fs::File;
 use std::io::Write;
@@ -131,7 +131,7 @@ impl Sides {
         if let Some(database) = self.database.take() {
             database.close()?;
         }
-        self.database = Some(Database::open(&self.path, OpenOptions::default())?);
+        self.database = Some(Database::open(&self.path, DatabaseOptions::default())?);
         Ok(())
     }
 
@@ -144,16 +144,23 @@ impl Sides {
     fn make_directory(&self, name: &str) -> Outcome<NodeId> {
         std::fs::create_dir(self.plain.join(name))?;
         let (database, entry) = (self.database()?, Name::new(name.as_bytes())?);
-        let made = database.create_node(NodeId::ROOT, &entry, NewNode::Directory, 0o755, OWNER)?;
+        let made =
+            database
+                .nodes()
+                .create_node(NodeId::ROOT, &entry, NewNode::Directory, 0o755, OWNER)?;
         Ok(made.node)
     }
 
     /// Segments grow before anything is measured.
     fn grow(&self) -> Outcome {
         let database = self.database()?;
-        database.put(b"/grown", &vec![1; LARGE_BYTES as usize])?;
+        database
+            .files()
+            .write(b"/grown", vec![1; LARGE_BYTES as usize])?;
         database.sync()?;
-        database.unlink(NodeId::ROOT, &Name::new(b"grown")?)?;
+        database
+            .nodes()
+            .unlink(NodeId::ROOT, &Name::new(b"grown")?)?;
         Ok(database.sync()?)
     }
 
@@ -163,9 +170,10 @@ impl Sides {
         let part = vec![1; 1 << 20];
         let plain = File::create(self.plain.join("large/f"))?;
         let node = database
+            .nodes()
             .create_node(NodeId::ROOT, &Name::new(b"f")?, NewNode::File, 0o644, OWNER)?
             .node;
-        let handle = database.open_file(node, true)?;
+        let handle = database.nodes().open(node, true)?;
         for at in (0..LARGE_BYTES).step_by(part.len()) {
             plain.write_all_at(&part, at)?;
             handle.write_at(at, &part)?;
@@ -188,10 +196,12 @@ impl Sides {
         let mut meter = Meter::start()?;
         meter.threads(threads, files, |index| {
             let name = Name::new(format!("file-{index:08}").as_bytes())?;
-            if database.lookup(directory, &name).is_ok() {
+            if database.nodes().lookup(directory, &name).is_ok() {
                 return Err("it is there already".into());
             }
-            let (_, handle) = database.create_file(directory, &name, 0o644, OWNER, true)?;
+            let (_, handle) = database
+                .nodes()
+                .create_file(directory, &name, 0o644, OWNER, true)?;
             handle.write_at(0, content)?;
             if syncs {
                 handle.sync()?;
@@ -227,10 +237,12 @@ impl Sides {
         let mut meter = Meter::start()?;
         for file in 0..files {
             let name = Name::new(format!("file-{}", file % 2).as_bytes())?;
-            if database.lookup(directory, &name).is_ok() {
-                database.unlink(directory, &name)?;
+            if database.nodes().lookup(directory, &name).is_ok() {
+                database.nodes().unlink(directory, &name)?;
             }
-            let (_, handle) = database.create_file(directory, &name, 0o644, OWNER, true)?;
+            let (_, handle) = database
+                .nodes()
+                .create_file(directory, &name, 0o644, OWNER, true)?;
             // By another thread each, as a mount's workers do.
             for first in 0..2 {
                 let write = || {
@@ -248,8 +260,11 @@ impl Sides {
 
     fn overwrite(&self, name: &str, count: usize, at: &mut dyn FnMut(u64) -> u64) -> Outcome {
         let database = self.database()?;
-        let node = database.lookup(NodeId::ROOT, &Name::new(b"f")?)?.node;
-        let handle = database.open_file(node, true)?;
+        let node = database
+            .nodes()
+            .lookup(NodeId::ROOT, &Name::new(b"f")?)?
+            .node;
+        let handle = database.nodes().open(node, true)?;
         let mut meter = Meter::start()?;
         for index in 0..count as u64 {
             handle.write_at(at(index), &[index as u8; 4096])?;
@@ -272,15 +287,23 @@ impl Sides {
 
     fn list(&self, name: &str, with_attributes: bool, files: usize) -> Outcome {
         let database = self.database()?;
-        let directory = database.lookup(NodeId::ROOT, &Name::new(b"many")?)?.node;
+        let directory = database
+            .nodes()
+            .lookup(NodeId::ROOT, &Name::new(b"many")?)?
+            .node;
         let mut meter = Meter::start()?;
         let (mut after, mut count) = (None, 0);
         loop {
             let (length, last) = if with_attributes {
-                let mut page = database.read_dir_plus(directory, after.as_ref(), LISTING)?;
+                let mut page =
+                    database
+                        .nodes()
+                        .read_dir_plus(directory, after.as_ref(), LISTING)?;
                 (page.len(), page.pop().map(|(entry, _)| entry.name))
             } else {
-                let mut page = database.read_dir(directory, after.as_ref(), LISTING)?;
+                let mut page = database
+                    .nodes()
+                    .read_dir(directory, after.as_ref(), LISTING)?;
                 (page.len(), page.pop().map(|entry| entry.name))
             };
             count += length;
@@ -306,12 +329,15 @@ impl Sides {
 
     fn remove(&self, files: usize) -> Outcome {
         let database = self.database()?;
-        let directory = database.lookup(NodeId::ROOT, &Name::new(b"many")?)?.node;
+        let directory = database
+            .nodes()
+            .lookup(NodeId::ROOT, &Name::new(b"many")?)?
+            .node;
         let mut meter = Meter::start()?;
         for index in 0..files {
             let name = Name::new(format!("file-{index:08}").as_bytes())?;
-            database.lookup(directory, &name)?;
-            database.unlink(directory, &name)?;
+            database.nodes().lookup(directory, &name)?;
+            database.nodes().unlink(directory, &name)?;
         }
         meter.stop("remove", "larder", files)?;
         database.sync()?;

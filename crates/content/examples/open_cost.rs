@@ -4,7 +4,7 @@
 //! Starts itself again and again, since what a process finds out it keeps, and prints the times of
 //! a small database, µs.
 
-use larder::{CreateOptions, Database, OpenOptions};
+use larder::{CreateOptions, Database, DatabaseOptions};
 use std::error::Error;
 use std::path::Path;
 use std::process::Command;
@@ -36,7 +36,7 @@ fn one(path: &Path) -> Result<(), Box<dyn Error>> {
         print!("{micros} ");
     };
     for _ in 0..2 {
-        let database = Database::open(path, OpenOptions::default())?;
+        let database = Database::open(path, DatabaseOptions::default())?;
         step();
         database.close()?;
         step();
@@ -45,8 +45,8 @@ fn one(path: &Path) -> Result<(), Box<dyn Error>> {
 }
 
 fn measure(dir: &Path) -> Result<(), Box<dyn Error>> {
-    let database = Database::open(dir, OpenOptions::default())?;
-    database.put(b"/a", b"some bytes")?;
+    let database = Database::open(dir, DatabaseOptions::default())?;
+    database.files().write(b"/a", b"some bytes")?;
     database.close()?;
     let mut columns: [Vec<u64>; 4] = Default::default();
     for _ in 0..PROCESSES {

@@ -5,7 +5,7 @@
 //! 8 KiB, and syncs. Alternating: with redo rows, without (copy-on-write), and a plain file in the
 //! same directory (pwrite, fdatasync).
 
-use larder::{Caller, CreateOptions, Database, Name, NewNode, NodeId, OpenOptions};
+use larder::{Caller, CreateOptions, Database, DatabaseOptions, Name, NewNode, NodeId};
 use larder_object::EngineOptions;
 use std::error::Error;
 use std::fs::File;
@@ -40,7 +40,7 @@ fn measure(dir: &Path) -> Result<(), Box<dyn Error>> {
         let (redo, copied) = (open(dir, "redo", 64 << 20)?, open(dir, "copied", 0)?);
         for _ in 0..ROUNDS {
             for (name, (db, node)) in [("redo", &redo), ("copied", &copied)] {
-                let handle = db.open_file(*node, true)?;
+                let handle = db.nodes().open(*node, true)?;
                 let (wal, device) = (wal_bytes(dir, name), device_bytes()?);
                 let (rate, made) = round(count, bytes, &mut |offsets, data| {
                     for &offset in offsets {
@@ -49,7 +49,7 @@ fn measure(dir: &Path) -> Result<(), Box<dyn Error>> {
                     Ok(handle.sync()?)
                 })?;
                 let written = (device_bytes()? - device) as f64 / made as f64 / 1024.0;
-                let frag = db.frag()?;
+                let frag = db.maintenance().frag()?;
                 println!(
                     "  {name:8} {rate:8.0}   {written:6.1} KiB written each, log {} KiB, {} \
                      fragments",
@@ -69,15 +69,15 @@ fn measure(dir: &Path) -> Result<(), Box<dyn Error>> {
         }
         for (name, (db, _)) in [("redo", redo), ("copied", copied)] {
             let start = Instant::now();
-            let waiting = db.space()?.redo_bytes;
+            let waiting = db.maintenance().space()?.redo_bytes;
             db.close()?;
             let took = start.elapsed().as_millis();
-            let db = Database::open(&dir.join(name), OpenOptions::default())?;
+            let db = Database::open(&dir.join(name), DatabaseOptions::default())?;
             println!(
                 "  {name:8} closed in {took} ms with {waiting} bytes waiting: {} fragments, \
                  catalog {} KiB",
-                db.frag()?.fragments_per_object_max,
-                db.space()?.catalog_bytes / 1024
+                db.maintenance().frag()?.fragments_per_object_max,
+                db.maintenance().space()?.catalog_bytes / 1024
             );
             db.close()?;
             std::fs::remove_dir_all(dir.join(name))?;
@@ -89,12 +89,12 @@ fn measure(dir: &Path) -> Result<(), Box<dyn Error>> {
 fn open(dir: &Path, name: &str, redo_bytes_max: u64) -> Result<(Database, NodeId), Box<dyn Error>> {
     let path = dir.join(name);
     Database::create(&path, &CreateOptions::default())?;
-    let options = OpenOptions {
+    let options = DatabaseOptions {
         engine: EngineOptions {
             redo_bytes_max,
             ..EngineOptions::default()
         },
-        ..OpenOptions::default()
+        ..DatabaseOptions::default()
     };
     let db = Database::open(&path, options)?;
     let owner = Caller {
@@ -103,9 +103,10 @@ fn open(dir: &Path, name: &str, redo_bytes_max: u64) -> Result<(Database, NodeId
         umask: 0,
     };
     let node = db
+        .nodes()
         .create_node(NodeId::ROOT, &Name::new(b"f")?, NewNode::File, 0o644, owner)?
         .node;
-    let handle = db.open_file(node, true)?;
+    let handle = db.nodes().open(node, true)?;
     handle.allocate(
         larder::AllocateMode::Allocate { keep_size: true },
         0,

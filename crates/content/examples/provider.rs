@@ -13,12 +13,12 @@ fn main() -> Result<()> {
 /// Makes a database with a store of squares, and returns what its file `12` contains.
 pub fn run(path: &Path) -> Result<String> {
     Database::create(path, &CreateOptions::default())?;
-    let mut options = OpenOptions::default();
+    let mut options = DatabaseOptions::default();
     let squares: ProviderFactory = Arc::new(|context| Arc::new(Squares(context.store)));
     options.providers.insert("squares".to_owned(), squares);
     let database = Database::open(path, options)?;
-    database.create_store("squares", "squares", None, None)?;
-    let content = database.get(b"/squares/12")?;
+    database.stores().create("squares", "squares", None, None)?;
+    let content = database.files().read(b"/squares/12")?;
     database.close()?;
     Ok(String::from_utf8_lossy(&content).into())
 }
@@ -27,15 +27,15 @@ pub fn run(path: &Path) -> Result<String> {
 struct Squares(StoreId);
 
 impl StoreProvider for Squares {
-    fn lookup(&self, _parent: Ino, name: &Name) -> Result<Attr> {
+    fn lookup(&self, _parent: Ino, name: &Name) -> Result<Metadata> {
         match String::from_utf8_lossy(name.as_bytes()).parse::<u64>() {
-            Ok(number @ 1..100) => self.attr(Ino(number + 1)),
+            Ok(number @ 1..100) => self.metadata(Ino(number + 1)),
             _ => Err(Error::new(ErrorKind::NotFound, "only 1 to 99 are there")),
         }
     }
-    fn attr(&self, ino: Ino) -> Result<Attr> {
+    fn metadata(&self, ino: Ino) -> Result<Metadata> {
         let node = NodeId { store: self.0, ino };
-        let mut attr = Attr::new(node, FileKind::File, 0o444);
+        let mut attr = Metadata::new(node, FileKind::File, 0o444);
         match ino {
             Ino::ROOT => (attr.kind, attr.mode) = (FileKind::Directory, 0o555),
             _ => attr.size_bytes = square(ino).len() as u64,
@@ -45,7 +45,7 @@ impl StoreProvider for Squares {
     fn read_dir(&self, _: Ino, after: Option<&Name>, limit: usize) -> Result<Vec<DirEntry>> {
         let entry = |number: u64| {
             let name = Name::new(number.to_string().as_bytes())?;
-            let Attr { node, kind, .. } = self.attr(Ino(number + 1))?;
+            let Metadata { node, kind, .. } = self.metadata(Ino(number + 1))?;
             Ok(DirEntry { name, node, kind })
         };
         let after = after.map(|name| self.lookup(Ino::ROOT, name)).transpose()?;
@@ -56,7 +56,7 @@ impl StoreProvider for Squares {
         Ok(Ino::ROOT)
     }
     fn open(&self, ino: Ino, _write: bool) -> Result<Box<dyn FileHandle>> {
-        Ok(Box::new(Square(self.attr(ino)?)))
+        Ok(Box::new(Square(self.metadata(ino)?)))
     }
 }
 
@@ -64,7 +64,7 @@ fn square(ino: Ino) -> String {
     (ino.0 - 1).pow(2).to_string()
 }
 
-struct Square(Attr);
+struct Square(Metadata);
 impl FileHandle for Square {
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize> {
         let text = square(self.0.node.ino);
@@ -73,7 +73,7 @@ impl FileHandle for Square {
         buffer[..count].copy_from_slice(&rest[..count]);
         Ok(count)
     }
-    fn attr(&self) -> Result<Attr> {
+    fn metadata(&self) -> Result<Metadata> {
         Ok(self.0.clone())
     }
 }

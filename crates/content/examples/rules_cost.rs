@@ -6,7 +6,7 @@
 //! sync. Prints medians, µs per step, and the median of the ratios to the database without
 //! anything.
 
-use larder::{CreateOptions, Database, OpenOptions, RenameMode};
+use larder::{CreateOptions, Database, DatabaseOptions, RenameMode};
 use std::error::Error;
 use std::path::Path;
 use std::time::Instant;
@@ -63,18 +63,23 @@ fn measure(dir: &Path) -> Result<(), Box<dyn Error>> {
             let index = (turn + round) % databases.len();
             let database = &databases[index];
             puts[index].push(micros_each(database, |file| {
-                database.put(format!("/new-{file}").as_bytes(), &[7; 1000])?;
+                database
+                    .files()
+                    .write(format!("/new-{file}").as_bytes(), [7; 1000])?;
                 Ok(())
             })?);
             saves[index].push(micros_each(database, |file| {
                 let (from, old) = database
+                    .nodes()
                     .resolve_parent(b"/x")
                     .map(|(root, _)| (root, larder::Name::new(format!("new-{file}").as_bytes())))?;
                 let new = larder::Name::new(format!("file-{file}").as_bytes())?;
-                Ok(database.rename(from, &old?, from, &new, RenameMode::Replace)?)
+                Ok(database
+                    .nodes()
+                    .rename(from, &old?, from, &new, RenameMode::Replace)?)
             })?);
             if index == 4 {
-                let mut sql = database.sql(false)?;
+                let mut sql = database.sql().open(false)?;
                 sql.execute("UPDATE main SET rating = 3, title = 'x'", &mut |_| Ok(()))?;
             }
         }
@@ -96,10 +101,13 @@ fn measure(dir: &Path) -> Result<(), Box<dyn Error>> {
 
 fn open(path: &Path, statements: &[&str]) -> Result<Database, Box<dyn Error>> {
     Database::create(path, &CreateOptions::default())?;
-    let database = Database::open(path, OpenOptions::default())?;
-    database.create_store("other", "files", None, None)?;
+    let database = Database::open(path, DatabaseOptions::default())?;
+    database.stores().create("other", "files", None, None)?;
     for statement in statements {
-        database.sql(false)?.execute(statement, &mut |_| Ok(()))?;
+        database
+            .sql()
+            .open(false)?
+            .execute(statement, &mut |_| Ok(()))?;
     }
     Ok(database)
 }

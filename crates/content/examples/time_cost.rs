@@ -2,7 +2,7 @@
 //! groups, and durably one by one; with a retention of so many seconds.
 //! `cargo run --release -p larder --example time_cost DIR [COUNT [SECONDS]]`
 
-use larder::{Caller, CreateOptions, Database, Name, NewNode, NodeId, OpenOptions, SetAttr};
+use larder::{Caller, CreateOptions, Database, DatabaseOptions, Name, NewNode, NodeId, SetAttr};
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -27,18 +27,21 @@ fn main() -> Done {
         ..CreateOptions::default()
     };
     Database::create(&path, &create)?;
-    let database = Database::open(&path, OpenOptions::default())?;
+    let database = Database::open(&path, DatabaseOptions::default())?;
     let mut directories: Vec<NodeId> = Vec::new();
     for index in 0..count.div_ceil(500) {
         let name = Name::new(format!("d{index}").as_bytes())?;
-        let made = database.create_node(NodeId::ROOT, &name, NewNode::Directory, 0o755, OWNER);
+        let made =
+            database
+                .nodes()
+                .create_node(NodeId::ROOT, &name, NewNode::Directory, 0o755, OWNER);
         directories.push(made?.node);
     }
     database.sync()?;
     let bytes = vec![7; 10_000];
     let path_of = |index: u64| format!("/d{}/f{index}", index / 500);
     let place = |index: u64| -> larder::Result<(NodeId, Name)> {
-        database.resolve_parent(path_of(index).as_bytes())
+        database.nodes().resolve_parent(path_of(index).as_bytes())
     };
     let measure = |what: &str, count: u64, work: &dyn Fn(u64) -> larder::Result<()>| -> Done {
         let begun = Instant::now();
@@ -48,7 +51,12 @@ fn main() -> Done {
         print!("{what} {micros:.2} ");
         Ok(())
     };
-    let put = |index: u64| database.put(path_of(index).as_bytes(), &bytes).map(drop);
+    let put = |index: u64| {
+        database
+            .files()
+            .write(path_of(index).as_bytes(), &bytes)
+            .map(drop)
+    };
     measure("create", count, &put)?;
     measure("replace", count, &put)?;
     measure("chmod", count, &|index| {
@@ -57,19 +65,19 @@ fn main() -> Done {
             mode: Some(0o600),
             ..SetAttr::default()
         };
-        let node = database.lookup(parent, &name)?.node;
-        database.set_attr(node, &change).map(drop)
+        let node = database.nodes().lookup(parent, &name)?.node;
+        database.nodes().set_attr(node, &change).map(drop)
     })?;
     measure("unlink", count, &|index| {
         let (parent, name) = place(index)?;
-        database.unlink(parent, &name)
+        database.nodes().unlink(parent, &name)
     })?;
     measure("durable-create", count / 20, &|index| {
         put(index)?;
         database.sync()
     })?;
-    let node = database.resolve(path_of(0).as_bytes(), true)?.node;
-    let handle = database.open_file(node, true)?;
+    let node = database.nodes().resolve(path_of(0).as_bytes(), true)?.node;
+    let handle = database.nodes().open(node, true)?;
     measure("durable-overwrite", count / 20, &|index| {
         handle.write_at(index % 2 * 4096, &bytes[..4096])?;
         handle.sync()

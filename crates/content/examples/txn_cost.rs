@@ -1,6 +1,6 @@
 //! What a short transaction of one row and one file of 10 KB costs: wall clock and CPU, µs each.
 
-use larder::{CreateOptions, Database, OpenOptions, SqlValue, TransactionOptions};
+use larder::{CreateOptions, Database, DatabaseOptions, SqlValue, TransactionOptions};
 use std::time::{Duration, Instant};
 
 fn cpu() -> Duration {
@@ -29,8 +29,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .ok_or("usage: txn_cost DIRECTORY [COUNT]")?;
     let path = std::path::Path::new(&path).join("cost.larder");
     Database::create(&path, &CreateOptions::default())?;
-    let database = Database::open(&path, OpenOptions::default())?;
-    database.sql(false)?.execute(
+    let database = Database::open(&path, DatabaseOptions::default())?;
+    database.sql().open(false)?.execute(
         "CREATE TABLE document (id INTEGER PRIMARY KEY, path TEXT, note TEXT)",
         &mut |_| Ok(()),
     )?;
@@ -46,8 +46,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 is_immediate: true,
                 ..TransactionOptions::default()
             };
-            let txn = database.begin_with(&options)?;
-            txn.put(format!("/{what}-{index}").as_bytes(), &bytes)?;
+            let txn = database.transactions().begin_with(&options)?;
+            txn.files()
+                .write(format!("/{what}-{index}").as_bytes(), &bytes)?;
             if has_row {
                 txn.sql(
                     "INSERT INTO document VALUES (NULL, ?1, ?2)",
@@ -65,8 +66,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     let began = Instant::now();
     for _ in 0..count {
-        let txn = database.begin()?;
-        txn.resolve(b"/file-0", true)?;
+        let txn = database.transactions().begin()?;
+        txn.nodes().resolve(b"/file-0", true)?;
         txn.commit()?;
     }
     println!(

@@ -423,7 +423,7 @@ fn pause_for(active: &Arc<ActiveTransaction>) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{CreateOptions, Database, OpenOptions};
+    use crate::{CreateOptions, Database, DatabaseOptions};
     use std::sync::atomic::{AtomicU32, Ordering};
     use std::sync::mpsc::channel;
 
@@ -431,7 +431,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("db");
         Database::create(&path, &CreateOptions::default()).unwrap();
-        let db = Database::open(&path, OpenOptions::default()).unwrap();
+        let db = Database::open(&path, DatabaseOptions::default()).unwrap();
         (dir, db)
     }
 
@@ -440,7 +440,10 @@ mod tests {
     #[test]
     fn no_transaction_is_forgotten_while_another_is_looked_at() {
         let (_dir, db) = create();
-        let (first, second) = (db.begin().unwrap(), db.begin().unwrap());
+        let (first, second) = (
+            db.transactions().begin().unwrap(),
+            db.transactions().begin().unwrap(),
+        );
         let watch = Watch::default();
         lock(&watch.shared.state).has_thread = true; // This test is the thread.
         watch.begin(first.parts().1).unwrap();
@@ -474,14 +477,14 @@ mod tests {
         let (_dir, db) = create();
         let cannot_start = &db.shared.pool.watch.cannot_start;
         cannot_start.store(true, Ordering::Relaxed);
-        let txn = db.begin().unwrap();
-        txn.put(b"/a", b"x").unwrap();
+        let txn = db.transactions().begin().unwrap();
+        txn.files().write(b"/a", b"x").unwrap();
         let is_watched = || lock(&txn.parts().1.state).is_watched;
         assert!(!is_watched());
         cannot_start.store(false, Ordering::Relaxed);
-        assert_eq!(txn.get(b"/a").unwrap(), b"x");
+        assert_eq!(txn.files().read(b"/a").unwrap(), b"x");
         assert!(is_watched());
         txn.commit().unwrap();
-        assert_eq!(db.get(b"/a").unwrap(), b"x");
+        assert_eq!(db.files().read(b"/a").unwrap(), b"x");
     }
 }

@@ -5,7 +5,8 @@
 
 use crate::database::{Database, Shared, Shown};
 use crate::readonly::ReadonlyProvider;
-use crate::stores::Stores;
+use crate::rooms::{History, Nodes, Sessions, Snapshots};
+use crate::stores::KnownStores;
 use crate::types::NodeId;
 use larder_object::{Error, ErrorKind, Moment, Result, SnapshotRow, View, utc};
 use std::collections::HashMap;
@@ -90,7 +91,7 @@ impl Database {
             shared: Arc::new(Shared {
                 shown: Shown::Past(Arc::new(past)),
                 factories: Arc::new(factories),
-                stores: Stores::default(),
+                stores: KnownStores::default(),
                 pool: Arc::default(),
             }),
         };
@@ -98,10 +99,17 @@ impl Database {
         Ok(shown)
     }
 
+    /// The present of the database's clock, nanoseconds since 1970.
+    pub fn now_ns(&self) -> i64 {
+        self.shared.shown.view().now_ns()
+    }
+}
+
+impl History<'_> {
     /// Whether this has a past: the database has a retention, and this is no long transaction's
     /// view of it.
-    pub fn keeps_history(&self) -> bool {
-        match &self.shared.shown {
+    pub fn is_kept(&self) -> bool {
+        match &self.database.shared.shown {
             Shown::Present(engine) | Shown::Transaction(engine, _) => engine.keeps_history(),
             Shown::Past(past) => past.present().keeps_history(),
         }
@@ -110,78 +118,79 @@ impl Database {
     /// The commit that a moment means, and its time, nanoseconds since 1970: as
     /// [`Database::as_of`], without opening it, so that it may be reclaimed. Cost: a few lookups,
     /// and a commit if anything waits for one.
-    pub fn resolve_moment(&self, moment: &Moment) -> Result<(u64, i64)> {
-        let (seq, at_ns) = self.whole()?.resolve_moment(moment)?;
+    pub fn resolve(&self, moment: &Moment) -> Result<(u64, i64)> {
+        let (seq, at_ns) = self.database.whole()?.resolve_moment(moment)?;
         Ok((seq.0, at_ns))
     }
 
     /// The commit that this shows, and its time, nanoseconds since 1970; `None`: the present.
-    pub fn shows(&self) -> Option<(u64, i64)> {
-        let (seq, at_ns) = self.shared.shown.view().shows()?;
+    pub fn shown(&self) -> Option<(u64, i64)> {
+        let (seq, at_ns) = self.database.shared.shown.view().shows()?;
         Some((seq.0, at_ns))
     }
+}
 
+impl Sessions<'_> {
     /// What a node that is shown as it was at another moment is in the present, whether it is still
     /// there or not: all of a past, and what a store shows of a snapshot. `None`: it is of the
     /// present. No I/O.
     pub fn present_node(&self, node: NodeId) -> Option<NodeId> {
-        match self.snapshot_table(node.store) {
+        match self.database.snapshot_table(node.store) {
             Some(store) => Some(NodeId { store, ..node }),
-            None => matches!(self.shared.shown, Shown::Past(_)).then_some(node),
+            None => matches!(self.database.shared.shown, Shown::Past(_)).then_some(node),
         }
     }
+}
 
+impl Nodes<'_> {
     /// The node in the present that is the file that `node`, which is no more, was at the moment
     /// that it is shown as of: a program has saved it since, which makes another inode of it.
     /// `None`: it was deleted, or `node` is of the present. Cost: a lookup, and the commit of saves
     /// that wait for one.
     pub fn saved_since(&self, node: NodeId) -> Result<Option<NodeId>> {
-        let Some(present) = self.present_node(node) else {
+        let Some(present) = self.database.sessions().present_node(node) else {
             return Ok(None);
         };
-        let (engine, shown) = match &self.shared.shown {
+        let (engine, shown) = match &self.database.shared.shown {
             Shown::Present(engine) | Shown::Transaction(engine, _) => (engine, None),
             Shown::Past(past) => (past.present(), past.shows()),
         };
-        let seq = match (self.snapshot_of(node.store), shown) {
+        let seq = match (self.database.snapshot_of(node.store), shown) {
             (Some(snapshot), _) => engine.resolve_moment(&Moment::Snapshot(snapshot))?.0,
             (None, Some((seq, _))) => seq,
             (None, None) => return Ok(None),
         };
-        let saved = engine.saved_as(self.table_of(present.store), present.ino, seq)?;
+        let saved = engine.saved_as(self.database.table_of(present.store), present.ino, seq)?;
         Ok(saved.map(|ino| NodeId { ino, ..present }))
     }
+}
 
-    /// The present of the database's clock, nanoseconds since 1970.
-    pub fn now_ns(&self) -> i64 {
-        self.shared.shown.view().now_ns()
-    }
-
+impl Snapshots<'_> {
     /// Gives the present a name, durably: it can be read as [`Moment::Snapshot`] until it is
     /// destroyed, whatever the retention says. A name begins with a letter and has letters, digits,
     /// `_`, `-` and `.`. Cost: one commit.
-    pub fn create_snapshot(&self, name: &str) -> Result<SnapshotRow> {
-        self.whole()?.create_snapshot(name)
+    pub fn create(&self, name: &str) -> Result<SnapshotRow> {
+        self.database.whole()?.create_snapshot(name)
     }
 
     /// All snapshots, oldest first.
-    pub fn snapshots(&self) -> Result<Vec<SnapshotRow>> {
-        self.read(View::snapshots)
+    pub fn list(&self) -> Result<Vec<SnapshotRow>> {
+        self.database.read(View::snapshots)
     }
 
     /// Ends a snapshot; [`ErrorKind::InvalidInput`] while it is held.
-    pub fn destroy_snapshot(&self, name: &str) -> Result<()> {
-        self.whole()?.destroy_snapshot(name)
+    pub fn destroy(&self, name: &str) -> Result<()> {
+        self.database.whole()?.destroy_snapshot(name)
     }
 
     /// Keeps a snapshot from being destroyed, for a reason `tag`.
-    pub fn hold_snapshot(&self, name: &str, tag: &str) -> Result<()> {
-        self.whole()?.hold_snapshot(name, tag)
+    pub fn hold(&self, name: &str, tag: &str) -> Result<()> {
+        self.database.whole()?.hold_snapshot(name, tag)
     }
 
     /// Ends a hold.
-    pub fn release_snapshot(&self, name: &str, tag: &str) -> Result<()> {
-        self.whole()?.release_snapshot(name, tag)
+    pub fn release(&self, name: &str, tag: &str) -> Result<()> {
+        self.database.whole()?.release_snapshot(name, tag)
     }
 }
 

@@ -28,9 +28,9 @@
 //! back here: `state` is not held meanwhile.
 
 use crate::active_transaction::lock;
-use crate::database::{Database, OpenOptions, Shared, Shown};
+use crate::database::{Database, DatabaseOptions, Shared, Shown};
 use crate::sql_files::StatementFiles;
-use crate::stores::Stores;
+use crate::stores::KnownStores;
 use larder_object::{
     ClientEnd, ClientHandle, ClientLocks, ClientStatement, ClientWatch, Engine, EngineOptions,
     Error, ErrorKind, FileRow, FileRows, Result, SqlFile, SqlFiles, require_other_thread,
@@ -57,13 +57,13 @@ pub fn attach_client(client: ClientHandle) -> Result<()> {
         let why = "a transaction is open; COMMIT or ROLLBACK it, and load the extension then";
         return Err(Error::new(ErrorKind::Busy, why));
     }
-    let options = OpenOptions {
+    let options = DatabaseOptions {
         label: "sql extension".into(),
         engine: EngineOptions {
             is_extension: true,
             ..EngineOptions::default()
         },
-        ..OpenOptions::default()
+        ..DatabaseOptions::default()
     };
     let session = Database::open_here(&directory, options)?;
     let made = Arc::new(Client {
@@ -85,7 +85,7 @@ fn open_view(session: &Database, client: ClientHandle) -> Result<(Database, Arc<
         shared: Arc::new(Shared {
             shown: Shown::Transaction(Arc::clone(&engine), None),
             factories: Arc::clone(&session.shared.factories),
-            stores: Stores::default(),
+            stores: KnownStores::default(),
             pool: Arc::default(),
         }),
     };

@@ -12,8 +12,9 @@
 
 use crate::database::Database;
 use crate::history::{ColumnsPair, Giving, Materializer, give_columns};
+use crate::rooms::Files;
 use crate::transaction::{Transaction, TransactionOptions};
-use crate::types::{Attr, NodeId};
+use crate::types::{Metadata, NodeId};
 use larder_object::format::{FileKind, Ino, Name, StoreId};
 use larder_object::{Error, ErrorKind, Result};
 use std::collections::HashMap;
@@ -50,7 +51,7 @@ pub struct CloneReport {
     pub is_store: bool,
 }
 
-impl Database {
+impl Files<'_> {
     /// Makes `to`, which must not exist, a clone of what `from` names (a symbolic link itself, not
     /// its target), durably: a file, or a directory with all it holds. Content is shared, until one
     /// side changes it. A store's root cloned to a name in the root directory becomes a store of
@@ -86,15 +87,15 @@ impl Database {
                 .shared
                 .shown
                 .view()
-                .is_of_one_database(self.shared.shown.view());
-            if past.shows().is_none() || !is_one {
+                .is_of_one_database(self.database.shared.shown.view());
+            if past.history().shown().is_none() || !is_one {
                 let why = "what is cloned is this database or another moment of it; use 'larder \
                     cp' between databases";
                 return Err(Error::new(ErrorKind::InvalidInput, why));
             }
         }
-        let engine = self.whole()?;
-        if self.workspace_of().is_some() {
+        let engine = self.database.whole()?;
+        if self.database.transactions().long_id().is_some() {
             return Err(Error::new(
                 ErrorKind::Unsupported,
                 "nothing is cloned in a long transaction; clone outside of it, or copy ('larder \
@@ -103,10 +104,13 @@ impl Database {
         }
         // Before the transaction, which cannot: what is in place can be shared.
         engine.settle_content()?;
-        let transaction = self.begin_with(&TransactionOptions {
-            is_immediate: true,
-            writer_lock_max: WRITER_LOCK_MAX,
-        })?;
+        let transaction = self
+            .database
+            .transactions()
+            .begin_with(&TransactionOptions {
+                is_immediate: true,
+                writer_lock_max: WRITER_LOCK_MAX,
+            })?;
         let report = transaction.clone_here(past, from, to, options)?;
         transaction.commit()?;
         Ok(report)
@@ -123,9 +127,9 @@ impl Transaction {
     ) -> Result<CloneReport> {
         let view: &Database = self;
         let source = past.unwrap_or(view);
-        let was = source.resolve(from, false)?;
+        let was = source.nodes().resolve(from, false)?;
         let shown = String::from_utf8_lossy(to);
-        match view.resolve(to, false) {
+        match view.nodes().resolve(to, false) {
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             Err(error) => return Err(error),
             Ok(_) => {
@@ -133,8 +137,11 @@ impl Transaction {
                 return Err(Error::new(ErrorKind::Exists, why));
             }
         }
-        let (parent, name) = view.resolve_parent(to)?;
-        if was.kind == FileKind::Directory && past.is_none() && view.lies_in(parent, was.node)? {
+        let (parent, name) = view.nodes().resolve_parent(to)?;
+        if was.kind == FileKind::Directory
+            && past.is_none()
+            && view.files().lies_in(parent, was.node)?
+        {
             let why = format!(
                 "'{shown}' lies in '{}', which cannot hold its own clone; choose a place outside",
                 String::from_utf8_lossy(from)
@@ -169,12 +176,12 @@ impl Transaction {
     }
 }
 
-impl Database {
+impl Files<'_> {
     /// Whether a directory is `above`, or lies in it.
     fn lies_in(&self, directory: NodeId, above: NodeId) -> Result<bool> {
         let mut at = directory;
         while at != above {
-            let parent = self.parent(at)?;
+            let parent = self.database.nodes().parent(at)?;
             if parent == at {
                 return Ok(false);
             }
@@ -197,8 +204,8 @@ struct Cloner<'d> {
 
 impl Cloner<'_> {
     /// A store of that name with all that is in the root `was` of another one.
-    fn store(&mut self, was: &Attr, name: &Name) -> Result<()> {
-        let stores = self.source.stores()?;
+    fn store(&mut self, was: &Metadata, name: &Name) -> Result<()> {
+        let stores = self.source.stores().list()?;
         let origin = stores.iter().find(|info| info.store == was.node.store);
         let provider = origin.map_or("files", |info| &info.provider);
         if provider != "files" {
@@ -211,7 +218,8 @@ impl Cloner<'_> {
         }
         let made = self
             .view
-            .create_store(&name.to_string(), provider, None, None)?;
+            .stores()
+            .create(&name.to_string(), provider, None, None)?;
         let root = NodeId {
             store: made.store,
             ino: Ino::ROOT,
@@ -222,7 +230,7 @@ impl Cloner<'_> {
     }
 
     /// Makes `was` anew under a name, with all that is in it.
-    fn place(&mut self, (parent, name): (NodeId, &Name), was: &Attr) -> Result<()> {
+    fn place(&mut self, (parent, name): (NodeId, &Name), was: &Metadata) -> Result<()> {
         let node = self.make(parent, name, was)?;
         match was.kind {
             FileKind::Directory => self.fill(vec![(node, was.clone())]),
@@ -231,12 +239,15 @@ impl Cloner<'_> {
     }
 
     /// Fills directories that were just made, from what they are the clones of.
-    fn fill(&mut self, mut waiting: Vec<(NodeId, Attr)>) -> Result<()> {
+    fn fill(&mut self, mut waiting: Vec<(NodeId, Metadata)>) -> Result<()> {
         let mut filled = Vec::new();
         while let Some((node, was)) = waiting.pop() {
             let mut after: Option<Name> = None;
             loop {
-                let page = self.source.read_dir_plus(was.node, after.as_ref(), PAGE)?;
+                let page = self
+                    .source
+                    .nodes()
+                    .read_dir_plus(was.node, after.as_ref(), PAGE)?;
                 let is_last = page.len() < PAGE;
                 after = page.last().map(|(entry, _)| entry.name.clone());
                 for (entry, attr) in page {
@@ -261,11 +272,11 @@ impl Cloner<'_> {
         Ok(())
     }
 
-    fn make(&mut self, parent: NodeId, name: &Name, was: &Attr) -> Result<NodeId> {
+    fn make(&mut self, parent: NodeId, name: &Name, was: &Metadata) -> Result<NodeId> {
         let is_linked = was.kind != FileKind::Directory && was.nlink > 1;
         if let Some(made) = self.linked.get(&was.node).filter(|_| is_linked) {
             self.report.other_count += 1;
-            return Ok(self.view.link(*made, parent, name)?.node);
+            return Ok(self.view.nodes().link(*made, parent, name)?.node);
         }
         let node = self.materializer.make(parent, name, was)?;
         self.made.push((was.node, node));

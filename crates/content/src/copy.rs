@@ -30,10 +30,10 @@ pub fn copy_range(
     (to, to_offset): (&dyn FileHandle, u64),
     len_bytes: u64,
 ) -> Result<u64> {
-    let source = from.attr()?;
+    let source = from.metadata()?;
     let len_bytes = len_bytes.min(source.size_bytes.saturating_sub(from_offset));
     let is_apart = from_offset.abs_diff(to_offset) >= len_bytes;
-    if !is_apart && source.node == to.attr()?.node && are_of_one_moment(from, to) {
+    if !is_apart && source.node == to.metadata()?.node && are_of_one_moment(from, to) {
         let why = "the ranges overlap; copy in smaller steps";
         return Err(Error::new(ErrorKind::InvalidInput, why));
     }
@@ -55,7 +55,7 @@ pub(crate) fn copy_rest(
     (from, from_offset): (&dyn FileHandle, u64),
     (to, to_offset): (&dyn FileHandle, u64),
 ) -> Result<Copied> {
-    let rest = from.attr()?.size_bytes.saturating_sub(from_offset);
+    let rest = from.metadata()?.size_bytes.saturating_sub(from_offset);
     copy_apart((from, from_offset), (to, to_offset), rest)
 }
 
@@ -71,7 +71,7 @@ pub(crate) struct Copied {
 /// Makes the content of `to`, a file of the present, that of `from`, a file of the past, and
 /// returns how many bytes were written, or made a hole: only what differs, in blocks of 4 KiB, is.
 pub(crate) fn copy_differences(from: &dyn FileHandle, to: &dyn FileHandle) -> Result<u64> {
-    let (size, there) = (from.attr()?.size_bytes, to.attr()?.size_bytes);
+    let (size, there) = (from.metadata()?.size_bytes, to.metadata()?.size_bytes);
     if there == 0 {
         let mut done = 0;
         while done < size {

@@ -14,7 +14,9 @@ use crate::inode_flags::{
 };
 use crate::provider::{FileHandle, ProviderContext, Source, StoreProvider};
 use crate::set_id::SETGID;
-use crate::types::{Attr, Caller, DirEntry, InodeFlags, NewNode, RenameMode, SetAttr, XattrMode};
+use crate::types::{
+    Caller, DirEntry, InodeFlags, Metadata, NewNode, RenameMode, SetAttr, XattrMode,
+};
 use crate::xattr::{Inherited, Xattrs};
 use larder_object::format::limits::LINK_COUNT_MAX;
 use larder_object::format::{FileKind, Ino, Name, StoreId};
@@ -56,8 +58,8 @@ impl FilesProvider {
         }
     }
 
-    fn attr_of(&self, row: InodeRow) -> Attr {
-        Attr::of(self.store, row)
+    fn attr_of(&self, row: InodeRow) -> Metadata {
+        Metadata::of(self.store, row)
     }
 
     fn require_entry(
@@ -243,19 +245,19 @@ impl FilesProvider {
 }
 
 impl StoreProvider for FilesProvider {
-    fn lookup(&self, parent: Ino, name: &Name) -> Result<Attr> {
+    fn lookup(&self, parent: Ino, name: &Name) -> Result<Metadata> {
         self.reader.lookup(parent, name)
     }
 
-    fn descend(&self, from: Ino, names: &[Name]) -> Result<(Attr, usize)> {
+    fn descend(&self, from: Ino, names: &[Name]) -> Result<(Metadata, usize)> {
         self.reader.descend(from, names)
     }
 
-    fn attr(&self, ino: Ino) -> Result<Attr> {
-        self.reader.attr(ino)
+    fn metadata(&self, ino: Ino) -> Result<Metadata> {
+        self.reader.metadata(ino)
     }
 
-    fn set_attr(&self, ino: Ino, set: &SetAttr) -> Result<Attr> {
+    fn set_attr(&self, ino: Ino, set: &SetAttr) -> Result<Metadata> {
         if let Some(size_bytes) = set.size_bytes {
             let node = self.engine.look().node(self.table, ino)?;
             let row = self.engine.row(&node)?;
@@ -289,7 +291,7 @@ impl StoreProvider for FilesProvider {
         ino: Ino,
         after: Option<&Name>,
         limit: usize,
-    ) -> Result<Vec<(DirEntry, Attr)>> {
+    ) -> Result<Vec<(DirEntry, Metadata)>> {
         self.reader.read_dir_plus(ino, after, limit)
     }
 
@@ -304,7 +306,7 @@ impl StoreProvider for FilesProvider {
         new: NewNode<'_>,
         mode: u32,
         caller: Caller,
-    ) -> Result<Attr> {
+    ) -> Result<Metadata> {
         let change = self.engine.write_guard()?;
         let dir = change.node(self.table, parent)?;
         if change.find_entry(&dir, name)?.is_some() {
@@ -322,7 +324,7 @@ impl StoreProvider for FilesProvider {
         mode: u32,
         is_linkable: bool,
         caller: Caller,
-    ) -> Result<(Attr, Box<dyn FileHandle>)> {
+    ) -> Result<(Metadata, Box<dyn FileHandle>)> {
         let change = self.engine.write_guard()?;
         let dir = change.node(self.table, parent)?;
         require_directory(&dir)?;
@@ -349,7 +351,7 @@ impl StoreProvider for FilesProvider {
         mode: u32,
         caller: Caller,
         write: bool,
-    ) -> Result<(Attr, Box<dyn FileHandle>)> {
+    ) -> Result<(Metadata, Box<dyn FileHandle>)> {
         let change = self.engine.write_guard()?;
         let dir = change.node(self.table, parent)?;
         if change.find_entry(&dir, name)?.is_some() {
@@ -363,7 +365,7 @@ impl StoreProvider for FilesProvider {
         Ok((self.attr_of(row), Box::new(handle)))
     }
 
-    fn link(&self, ino: Ino, parent: Ino, name: &Name) -> Result<Attr> {
+    fn link(&self, ino: Ino, parent: Ino, name: &Name) -> Result<Metadata> {
         let change = self.engine.write_guard()?;
         let dir = change.node(self.table, parent)?;
         let node = change.node(self.table, ino)?;
@@ -542,7 +544,7 @@ impl StoreProvider for FilesProvider {
         bytes: &[u8],
         mode: u32,
         caller: Caller,
-    ) -> Result<Attr> {
+    ) -> Result<Metadata> {
         let (change, content) = self.engine.guard_with_content(bytes)?;
         let dir = change.node(self.table, parent)?;
         let node = match change.find_entry(&dir, name)? {

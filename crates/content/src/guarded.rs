@@ -3,7 +3,7 @@
 use crate::active_transaction::{ActiveTransaction, HandleSlot, lock};
 use crate::provider::{FileContent, FileHandle, StoreProvider};
 use crate::types::{
-    AllocateMode, Attr, Caller, DirEntry, InodeFlags, NewNode, RenameMode, SeekTarget, SetAttr,
+    AllocateMode, Caller, DirEntry, InodeFlags, Metadata, NewNode, RenameMode, SeekTarget, SetAttr,
     XattrMode,
 };
 use larder_object::format::{Ino, Name, StoreId};
@@ -41,8 +41,8 @@ impl GuardedProvider {
 
     fn open_with(
         &self,
-        open: impl FnOnce() -> Result<(Attr, Box<dyn FileHandle>)>,
-    ) -> Result<(Attr, Box<dyn FileHandle>)> {
+        open: impl FnOnce() -> Result<(Metadata, Box<dyn FileHandle>)>,
+    ) -> Result<(Metadata, Box<dyn FileHandle>)> {
         let (attr, slot) = self.active.enter_with(|handles| {
             let (attr, handle) = open()?;
             Ok((attr, handles.add(handle)))
@@ -63,23 +63,25 @@ macro_rules! guarded_calls {
 
 impl StoreProvider for GuardedProvider {
     guarded_calls! {
-        descend(from: Ino, names: &[Name]) -> (Attr, usize);
-        set_attr(ino: Ino, change: &SetAttr) -> Attr;
-        create_node(parent: Ino, name: &Name, new: NewNode<'_>, mode: u32, caller: Caller) -> Attr;
-        link(ino: Ino, parent: Ino, name: &Name) -> Attr;
+        descend(from: Ino, names: &[Name]) -> (Metadata, usize);
+        set_attr(ino: Ino, change: &SetAttr) -> Metadata;
+        create_node(
+            parent: Ino, name: &Name, new: NewNode<'_>, mode: u32, caller: Caller
+        ) -> Metadata;
+        link(ino: Ino, parent: Ino, name: &Name) -> Metadata;
         unlink(parent: Ino, name: &Name) -> ();
         remove_dir(parent: Ino, name: &Name) -> ();
         rename(parent: Ino, name: &Name, new_parent: Ino, new_name: &Name, mode: RenameMode) -> ();
         read_link(ino: Ino) -> Vec<u8>;
         read_whole(ino: Ino, buffer: &mut AlignedBuf) -> ();
         read_named(from: Ino, names: &[&[u8]], buffer: &mut AlignedBuf) -> bool;
-        put(parent: Ino, name: &Name, bytes: &[u8], mode: u32, caller: Caller) -> Attr;
+        put(parent: Ino, name: &Name, bytes: &[u8], mode: u32, caller: Caller) -> Metadata;
         set_xattr(ino: Ino, name: &[u8], value: &[u8], mode: XattrMode) -> ();
         remove_xattr(ino: Ino, name: &[u8]) -> ();
         set_flags(ino: Ino, flags: InodeFlags) -> ();
     }
 
-    fn lookup(&self, parent: Ino, name: &Name) -> Result<Attr> {
+    fn lookup(&self, parent: Ino, name: &Name) -> Result<Metadata> {
         self.active.enter(|| {
             let attr = self.inner.lookup(parent, name)?;
             self.active.engine().note_told(self.table, attr.node.ino);
@@ -87,8 +89,8 @@ impl StoreProvider for GuardedProvider {
         })
     }
 
-    fn attr(&self, ino: Ino) -> Result<Attr> {
-        self.tell(ino, || self.inner.attr(ino))
+    fn metadata(&self, ino: Ino) -> Result<Metadata> {
+        self.tell(ino, || self.inner.metadata(ino))
     }
 
     fn parent(&self, ino: Ino) -> Result<Ino> {
@@ -112,7 +114,7 @@ impl StoreProvider for GuardedProvider {
         ino: Ino,
         after: Option<&Name>,
         limit: usize,
-    ) -> Result<Vec<(DirEntry, Attr)>> {
+    ) -> Result<Vec<(DirEntry, Metadata)>> {
         self.tell(ino, || {
             let entries = self.inner.read_dir_plus(ino, after, limit)?;
             for (_, attr) in &entries {
@@ -128,7 +130,7 @@ impl StoreProvider for GuardedProvider {
         mode: u32,
         is_linkable: bool,
         caller: Caller,
-    ) -> Result<(Attr, Box<dyn FileHandle>)> {
+    ) -> Result<(Metadata, Box<dyn FileHandle>)> {
         self.open_with(|| {
             self.inner
                 .create_anonymous(parent, mode, is_linkable, caller)
@@ -142,14 +144,14 @@ impl StoreProvider for GuardedProvider {
         mode: u32,
         caller: Caller,
         write: bool,
-    ) -> Result<(Attr, Box<dyn FileHandle>)> {
+    ) -> Result<(Metadata, Box<dyn FileHandle>)> {
         self.open_with(|| self.inner.create_file(parent, name, mode, caller, write))
     }
 
     fn open(&self, ino: Ino, write: bool) -> Result<Box<dyn FileHandle>> {
         let opened = self.open_with(|| {
             let handle = self.inner.open(ino, write)?;
-            Ok((handle.attr()?, handle))
+            Ok((handle.metadata()?, handle))
         })?;
         Ok(opened.1)
     }
@@ -186,13 +188,13 @@ impl FileHandle for GuardedHandle {
         move_range(from: u64, len_bytes: u64, to: u64) -> ();
         drop_set_id() -> bool;
         set_len(size_bytes: u64) -> ();
-        truncate(size_bytes: u64, set: &SetAttr) -> Option<Attr>;
+        truncate(size_bytes: u64, set: &SetAttr) -> Option<Metadata>;
         expect_len(size_bytes: u64) -> ();
         allocate(mode: AllocateMode, offset: u64, len_bytes: u64) -> ();
         share_from(from: FileContent, from_offset: u64, to_offset: u64, len_bytes: u64) -> u64;
         seek(target: SeekTarget, offset: u64) -> Option<u64>;
         sync() -> ();
-        attr() -> Attr;
+        metadata() -> Metadata;
     }
 
     fn content(&self) -> Option<FileContent> {

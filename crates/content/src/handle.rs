@@ -4,7 +4,7 @@ use crate::attributes::truncate;
 use crate::inode_flags::require_content;
 use crate::provider::{FileContent, FileHandle, Source};
 use crate::set_id::set_id_bits;
-use crate::types::{AllocateMode, Attr, InodeFlags, SeekTarget, SetAttr};
+use crate::types::{AllocateMode, InodeFlags, Metadata, SeekTarget, SetAttr};
 use larder_object::format::StoreId;
 use larder_object::format::limits::FILE_BYTES_MAX;
 use larder_object::{AccessRule, AsOf, AttrMask, Engine, Error, ErrorKind, Node, Result, View};
@@ -78,8 +78,8 @@ impl<V: Deref<Target = View>> Reader<V> {
         self.view.seek(&self.node, is_data, offset)
     }
 
-    fn attr(&self) -> Result<Attr> {
-        Ok(Attr::of(self.store, self.view.row(&self.node)?))
+    fn metadata(&self) -> Result<Metadata> {
+        Ok(Metadata::of(self.store, self.view.row(&self.node)?))
     }
 }
 
@@ -113,8 +113,8 @@ impl FileHandle for PastHandle {
         Ok(())
     }
 
-    fn attr(&self) -> Result<Attr> {
-        self.0.attr()
+    fn metadata(&self) -> Result<Metadata> {
+        self.0.metadata()
     }
 }
 
@@ -235,10 +235,10 @@ impl FileHandle for Handle {
         self.engine.truncate(&self.node, size_bytes)
     }
 
-    fn truncate(&self, size_bytes: u64, set: &SetAttr) -> Result<Option<Attr>> {
+    fn truncate(&self, size_bytes: u64, set: &SetAttr) -> Result<Option<Metadata>> {
         self.require_edit()?;
         let row = truncate(&self.engine, &self.node, size_bytes, set)?;
-        Ok(Some(Attr::of(self.reader.store, row)))
+        Ok(Some(Metadata::of(self.reader.store, row)))
     }
 
     fn expect_len(&self, size_bytes: u64) -> Result<()> {
@@ -321,8 +321,8 @@ impl FileHandle for Handle {
         self.engine.report_refused_at_close(&self.node)
     }
 
-    fn attr(&self) -> Result<Attr> {
-        self.reader.attr()
+    fn metadata(&self) -> Result<Metadata> {
+        self.reader.metadata()
     }
 }
 

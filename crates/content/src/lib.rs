@@ -21,6 +21,9 @@
 //! past, in `past`, and `CONTENT-10` to `CONTENT-12`, about what it is good for, in `history`, and
 //! `CLONE-1` in `clone`.
 //!
+//! What can be done stands in rooms: [`Database::files`], [`Database::history`], [`Database::sql`]
+//! and others, each with an example.
+//!
 //! Every type is `Send + Sync`; calls block. Access checks are the caller's business (the mount
 //! lets the kernel do them); the API acts as the owner of the database.
 
@@ -28,12 +31,14 @@ mod acl;
 mod active_transaction;
 mod as_of;
 mod attributes;
+mod by_path;
 mod changes;
 mod client;
 mod clone;
 mod copy;
 mod database;
 mod environment;
+mod file;
 mod files;
 #[cfg(fuzzing)]
 pub mod fuzzing;
@@ -45,10 +50,12 @@ mod inode_flags;
 mod listing;
 mod long;
 mod maintenance;
+mod nodes;
 mod path;
 mod provider;
 mod readonly;
 mod retention;
+mod rooms;
 #[cfg(feature = "seals")]
 mod seal;
 mod set_id;
@@ -62,12 +69,14 @@ mod walk;
 mod xattr;
 
 pub use as_of::parse_moment;
+pub use by_path::ReadDir;
 pub use changes::Changes;
 pub use client::attach_client;
 pub use clone::{CloneOptions, CloneReport};
 pub use copy::{COPY_BYTES_MAX, copy_range};
-pub use database::{CreateOptions, Database, OpenOptions, RETENTION_NS_DEFAULT};
+pub use database::{CreateOptions, Database, DatabaseOptions, RETENTION_NS_DEFAULT};
 pub use environment::{COVERED, TRANSACTION_VARIABLE, transaction_of};
+pub use file::{File, OpenOptions};
 pub use glob::matches as matches_glob;
 pub use history::{
     DiffChange, DiffEvent, DiffReport, LogChange, LogCommit, LogEvent, RestoreAction,
@@ -96,6 +105,10 @@ pub use long::{LongTransaction, abort_long, begin_detached, commit_long, list_lo
 pub use path::split_path;
 pub use provider::{FileContent, FileHandle, ProviderContext, ProviderFactory, StoreProvider};
 pub use retention::{KeepPolicy, Pruned};
+pub use rooms::{
+    Attributes, Feed, Files, History, Maintenance, Nodes, Sessions, Snapshots, Sql, Stores,
+    Transactions,
+};
 #[cfg(feature = "seals")]
 pub use seal::{
     PublicKey, SealReport, SealState, SigningKey, VerifiedSeal, VerifyFinding, VerifyOptions,
@@ -105,6 +118,6 @@ pub use sql::{SqlResult, SqlSession};
 pub use stores::StoreInfo;
 pub use transaction::{Transaction, TransactionOptions};
 pub use types::{
-    AllocateMode, Attr, Caller, DirEntry, InodeFlags, NewNode, NodeId, RenameMode, SeekTarget,
+    AllocateMode, Caller, DirEntry, InodeFlags, Metadata, NewNode, NodeId, RenameMode, SeekTarget,
     SetAttr, SetTime, XattrMode,
 };

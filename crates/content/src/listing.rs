@@ -1,12 +1,13 @@
 //! Listing directories: the entries of a provider, then the stores that are mounted there.
 
-use crate::database::{Database, Shown};
+use crate::database::Shown;
+use crate::rooms::Nodes;
 use crate::stores::MountedStore;
-use crate::types::{Attr, DirEntry, NodeId};
+use crate::types::{DirEntry, Metadata, NodeId};
 use larder_object::format::{FileKind, Ino, Name};
 use larder_object::{ErrorKind, Result};
 
-impl Database {
+impl Nodes<'_> {
     /// At most `limit` entries after `after` (`None`: from the start). Fewer than `limit` only at
     /// the end. Stores mounted here come last.
     pub fn read_dir(
@@ -19,6 +20,7 @@ impl Database {
         let mut entries = match past_entries {
             true => Vec::new(),
             false => self
+                .database
                 .shared_provider(node.store)?
                 .read_dir(node.ino, after, limit)?,
         };
@@ -34,11 +36,12 @@ impl Database {
         node: NodeId,
         after: Option<&Name>,
         limit: usize,
-    ) -> Result<Vec<(DirEntry, Attr)>> {
+    ) -> Result<Vec<(DirEntry, Metadata)>> {
         let (past_entries, mounts) = self.mounts_after(node, after);
         let mut entries = match past_entries {
             true => Vec::new(),
             false => self
+                .database
                 .shared_provider(node.store)?
                 .read_dir_plus(node.ino, after, limit)?,
         };
@@ -57,15 +60,15 @@ impl Database {
     /// The attributes of an entry, as a listing shows them. A store whose history does not reach
     /// the moment that this shows is listed nevertheless, as it is now; only who looks into it is
     /// refused.
-    pub fn listed_attr(&self, entry: &DirEntry) -> Result<Attr> {
+    pub fn listed_attr(&self, entry: &DirEntry) -> Result<Metadata> {
         let NodeId { store, ino } = entry.node;
-        match self.attr(entry.node) {
+        match self.metadata(entry.node) {
             Err(error) if ino == Ino::ROOT && error.kind() == ErrorKind::InvalidInput => {
-                let root = match &self.shared.shown {
-                    Shown::Past(past) => past.unreached_root(self.table_of(store))?,
+                let root = match &self.database.shared.shown {
+                    Shown::Past(past) => past.unreached_root(self.database.table_of(store))?,
                     Shown::Present(_) | Shown::Transaction(..) => None,
                 };
-                root.map(|row| Attr::of(store, row)).ok_or(error)
+                root.map(|row| Metadata::of(store, row)).ok_or(error)
             }
             found => found,
         }
@@ -88,8 +91,13 @@ impl Database {
             }),
             _ => None,
         };
-        self.refresh_stores();
-        let mut mounts: Vec<DirEntry> = self.read_stores().iter().filter_map(here).collect();
+        self.database.refresh_stores();
+        let mut mounts: Vec<DirEntry> = self
+            .database
+            .read_stores()
+            .iter()
+            .filter_map(here)
+            .collect();
         let past = after.and_then(|after| mounts.iter().position(|mount| mount.name == *after));
         mounts.drain(..past.map_or(0, |at| at + 1));
         (past.is_some(), mounts)

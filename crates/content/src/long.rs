@@ -5,8 +5,9 @@
 //! programs join by the environment: [`Database::open`] of the database that `LARDER_TXN` belongs
 //! to opens the view.
 
-use crate::database::{Database, OpenOptions};
+use crate::database::{Database, DatabaseOptions};
 use crate::environment::{TRANSACTION_VARIABLE, joined, uncovered};
+use crate::rooms::Transactions;
 use larder_object::{
     Error, ErrorKind, Result, TransactionInfo, TransactionOutcome, TransactionOwner,
     abort_transaction, begin_transaction, commit_transaction, list_transactions,
@@ -24,7 +25,7 @@ pub struct LongTransaction {
 
 impl LongTransaction {
     /// Begins a long transaction on the database in directory `path`. Cost: a copy of its catalog.
-    pub fn begin(path: &Path, options: OpenOptions) -> Result<LongTransaction> {
+    pub fn begin(path: &Path, options: DatabaseOptions) -> Result<LongTransaction> {
         refuse_nesting(path)?;
         let owner = begin_transaction(path, &options.label, true)?;
         let mut transaction = LongTransaction {
@@ -104,21 +105,23 @@ impl Database {
     pub fn directory(&self) -> &crate::directory::DatabaseDir {
         self.shared.shown.view().directory()
     }
+}
 
+impl Transactions<'_> {
     /// Begins a long transaction on this database; it sees what is committed.
     pub fn begin_long(&self, label: &str) -> Result<LongTransaction> {
-        self.sync()?;
-        let options = OpenOptions {
+        self.database.sync()?;
+        let options = DatabaseOptions {
             label: label.into(),
-            providers: (*self.shared.factories).clone(),
-            ..OpenOptions::default()
+            providers: (*self.database.shared.factories).clone(),
+            ..DatabaseOptions::default()
         };
-        LongTransaction::begin(self.shared.shown.view().path(), options)
+        LongTransaction::begin(self.database.shared.shown.view().path(), options)
     }
 
     /// The number of the long transaction whose view this is.
-    pub fn workspace_of(&self) -> Option<u64> {
-        self.shared.shown.view().transaction()
+    pub fn long_id(&self) -> Option<u64> {
+        self.database.shared.shown.view().transaction()
     }
 }
 

@@ -1,6 +1,6 @@
 //! What keeps a database in order, and says how it is doing.
 
-use crate::database::Database;
+use crate::rooms::Maintenance;
 use crate::types::NodeId;
 use larder_object::format::{Extent, FileKind, Ino, StoreId};
 use larder_object::{
@@ -8,37 +8,37 @@ use larder_object::{
     Result, SegmentMap, ShrinkReport, SpaceReport, StatsReport,
 };
 
-impl Database {
+impl Maintenance<'_> {
     /// How full the database is.
     pub fn space(&self) -> Result<SpaceReport> {
-        self.whole()?.space_report()
+        self.database.whole()?.space_report()
     }
 
     /// How fragmented it is, counted from the extent maps. Cost: reads every map.
     pub fn frag(&self) -> Result<FragReport> {
-        self.whole()?.frag_report()
+        self.database.whole()?.frag_report()
     }
 
     /// Calls `visit` with every object that holds blocks and the places of its content in logical
     /// order, as committed. Cost: reads every map.
     pub fn layouts(&self, visit: &mut dyn FnMut(NodeId, &[Extent])) -> Result<()> {
         let mut visit_node = |store, ino, extents: &[Extent]| visit(NodeId { store, ino }, extents);
-        self.whole()?.for_each_layout(&mut visit_node)
+        self.database.whole()?.for_each_layout(&mut visit_node)
     }
 
     /// Counters of this moment, for all sessions. Cost: a scan of the extent rows.
     pub fn stats(&self) -> Result<StatsReport> {
-        self.whole()?.stats()
+        self.database.whole()?.stats()
     }
 
     /// What this session has in memory, and what it knows without asking the catalog. Cheap.
     pub fn gauges(&self) -> Result<Gauges> {
-        self.whole()?.gauges()
+        self.database.whole()?.gauges()
     }
 
     /// What is in use of every `cell_blocks` (≥ 1) blocks of 4 KiB, segment by segment.
     pub fn space_map(&self, cell_blocks: u64) -> Result<Vec<SegmentMap>> {
-        self.whole()?.space_map(cell_blocks)
+        self.database.whole()?.space_map(cell_blocks)
     }
 
     /// Moves content so that objects lie in one piece: all objects, or those `below` (files, or
@@ -51,7 +51,7 @@ impl Database {
         options: &DefragOptions,
         on_object: &mut dyn FnMut(&DefragObject),
     ) -> Result<DefragReport> {
-        let engine = self.whole()?;
+        let engine = self.database.whole()?;
         if below.is_empty() {
             return engine.defrag(None, options, on_object);
         }
@@ -68,10 +68,10 @@ impl Database {
     /// The regular files at or below `start`, each with the store whose table it is in.
     fn collect_files(&self, start: NodeId, files: &mut Vec<(StoreId, Ino)>) -> Result<()> {
         const LISTING_MAX: usize = 1000;
-        let mut waiting = vec![(start, self.attr(start)?.kind)];
+        let mut waiting = vec![(start, self.database.nodes().metadata(start)?.kind)];
         while let Some((node, kind)) = waiting.pop() {
             if kind == FileKind::File {
-                let stores = self.read_stores();
+                let stores = self.database.read_stores();
                 let shown = stores.iter().find(|one| one.row.store == node.store);
                 files.push((
                     shown.map_or(node.store, |one| one.row.table_store),
@@ -83,7 +83,10 @@ impl Database {
             }
             let mut after = None;
             loop {
-                let entries = self.read_dir(node, after.as_ref(), LISTING_MAX)?;
+                let entries = self
+                    .database
+                    .nodes()
+                    .read_dir(node, after.as_ref(), LISTING_MAX)?;
                 waiting.extend(entries.iter().map(|entry| (entry.node, entry.kind)));
                 match entries.last() {
                     Some(last) if entries.len() == LISTING_MAX => after = Some(last.name.clone()),
@@ -104,18 +107,20 @@ impl Database {
         is_dry: bool,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<ShrinkReport> {
-        self.whole()?.shrink_segments(to_bytes, is_dry, progress)
+        self.database
+            .whole()?
+            .shrink_segments(to_bytes, is_dry, progress)
     }
 
     /// One step of the compaction that the background makes when it is idle, within its credit; for
     /// programs, and tests, that open without a background.
     pub fn compact_step(&self) -> Result<CompactStep> {
-        self.whole()?.compact_step()
+        self.database.whole()?.compact_step()
     }
 
     /// Bytes that the background may move now: a part of what this session has written.
     pub fn compact_credit_bytes(&self) -> u64 {
-        let engine = self.shared.shown.engine();
+        let engine = self.database.shared.shown.engine();
         engine.map_or(0, |engine| engine.compact_credit_bytes())
     }
 
@@ -126,6 +131,6 @@ impl Database {
         read_content: bool,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<CheckReport> {
-        self.whole()?.check(read_content, progress)
+        self.database.whole()?.check(read_content, progress)
     }
 }

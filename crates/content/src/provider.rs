@@ -1,7 +1,7 @@
 //! The store-provider interface ([DBFS] "store-provider SPI"): what a store must answer.
 
 use crate::types::{
-    AllocateMode, Attr, Caller, DirEntry, InodeFlags, NewNode, RenameMode, SeekTarget, SetAttr,
+    AllocateMode, Caller, DirEntry, InodeFlags, Metadata, NewNode, RenameMode, SeekTarget, SetAttr,
     XattrMode,
 };
 use larder_object::format::{Ino, Name, StoreId};
@@ -49,17 +49,17 @@ pub type ProviderFactory = Arc<dyn Fn(ProviderContext) -> Arc<dyn StoreProvider>
 /// A provider never sees paths or mounts: `Database` resolves them.
 pub trait StoreProvider: Send + Sync {
     /// The attributes of the entry `name` of `parent`.
-    fn lookup(&self, parent: Ino, name: &Name) -> Result<Attr>;
+    fn lookup(&self, parent: Ino, name: &Name) -> Result<Metadata>;
     /// Follows `names`, at least one, from directory `from` until the last or until something that
     /// is not a directory; returns what was reached and how many names led there. Providers that
     /// can follow several names at once do; the default follows one.
-    fn descend(&self, from: Ino, names: &[Name]) -> Result<(Attr, usize)> {
+    fn descend(&self, from: Ino, names: &[Name]) -> Result<(Metadata, usize)> {
         Ok((self.lookup(from, &names[0])?, 1))
     }
     /// The attributes of an inode.
-    fn attr(&self, ino: Ino) -> Result<Attr>;
+    fn metadata(&self, ino: Ino) -> Result<Metadata>;
     /// Changes attributes; returns the new ones.
-    fn set_attr(&self, _ino: Ino, _change: &SetAttr) -> Result<Attr> {
+    fn set_attr(&self, _ino: Ino, _change: &SetAttr) -> Result<Metadata> {
         refuse()
     }
     /// At most `limit` entries after `after` (from the start: `None`), in a fixed order; fewer
@@ -72,7 +72,7 @@ pub trait StoreProvider: Send + Sync {
         ino: Ino,
         after: Option<&Name>,
         limit: usize,
-    ) -> Result<Vec<(DirEntry, Attr)>> {
+    ) -> Result<Vec<(DirEntry, Metadata)>> {
         let (mut found, mut after) = (Vec::new(), after.cloned());
         loop {
             let want = limit - found.len();
@@ -80,7 +80,7 @@ pub trait StoreProvider: Send + Sync {
             let is_last = page.len() < want;
             after = page.last().map(|entry| entry.name.clone());
             for entry in page {
-                match self.attr(entry.node.ino) {
+                match self.metadata(entry.node.ino) {
                     Ok(attr) => found.push((entry, attr)),
                     Err(error) if error.kind() == ErrorKind::NotFound => {}
                     Err(error) => return Err(error),
@@ -103,7 +103,7 @@ pub trait StoreProvider: Send + Sync {
         _new: NewNode<'_>,
         _mode: u32,
         _caller: Caller,
-    ) -> Result<Attr> {
+    ) -> Result<Metadata> {
         refuse()
     }
     /// Makes a regular file without a name, as [`StoreProvider::create_node`] would make it in
@@ -115,7 +115,7 @@ pub trait StoreProvider: Send + Sync {
         _mode: u32,
         _is_linkable: bool,
         _caller: Caller,
-    ) -> Result<(Attr, Box<dyn FileHandle>)> {
+    ) -> Result<(Metadata, Box<dyn FileHandle>)> {
         refuse()
     }
     /// Makes a regular file as [`StoreProvider::create_node`] does, and opens it, in one step.
@@ -127,13 +127,13 @@ pub trait StoreProvider: Send + Sync {
         mode: u32,
         caller: Caller,
         write: bool,
-    ) -> Result<(Attr, Box<dyn FileHandle>)> {
+    ) -> Result<(Metadata, Box<dyn FileHandle>)> {
         let attr = self.create_node(parent, name, NewNode::File, mode, caller)?;
         let handle = self.open(attr.node.ino, write)?;
         Ok((attr, handle))
     }
     /// Another name for an inode that is not a directory.
-    fn link(&self, _ino: Ino, _parent: Ino, _name: &Name) -> Result<Attr> {
+    fn link(&self, _ino: Ino, _parent: Ino, _name: &Name) -> Result<Metadata> {
         refuse()
     }
     /// Removes a name of something that is not a directory.
@@ -165,7 +165,7 @@ pub trait StoreProvider: Send + Sync {
     /// Reads all of a regular file into `buffer`, which then has its length.
     fn read_whole(&self, ino: Ino, buffer: &mut AlignedBuf) -> Result<()> {
         let handle = self.open(ino, false)?;
-        let size = handle.attr()?.size_bytes;
+        let size = handle.metadata()?.size_bytes;
         if !usize::try_from(size).is_ok_and(|size| buffer.try_resize(size)) {
             let why = "the file is too long for this machine's memory; read it in parts";
             return Err(Error::new(ErrorKind::TooBig, why));
@@ -195,7 +195,7 @@ pub trait StoreProvider: Send + Sync {
         _bytes: &[u8],
         _mode: u32,
         _caller: Caller,
-    ) -> Result<Attr> {
+    ) -> Result<Metadata> {
         refuse()
     }
     /// Sets the flags of a file or directory; [`crate::ErrorKind::Unsupported`] of anything else.
@@ -290,7 +290,7 @@ pub trait FileHandle: Send + Sync {
     }
     /// The same together with other attributes (`set.size_bytes` is not looked at): all of it, or
     /// nothing. `None`: nothing was done, and the caller does one after the other.
-    fn truncate(&self, _size_bytes: u64, _set: &SetAttr) -> Result<Option<Attr>> {
+    fn truncate(&self, _size_bytes: u64, _set: &SetAttr) -> Result<Option<Metadata>> {
         Ok(None)
     }
     /// Announces the final length, bytes, so that space is allocated once, in one piece.
@@ -324,7 +324,7 @@ pub trait FileHandle: Send + Sync {
     /// `lseek(2)` with `SEEK_DATA` or `SEEK_HOLE`; `None` when there is no such place (`ENXIO`). By
     /// default a file has no holes but the one at its end.
     fn seek(&self, target: SeekTarget, offset: u64) -> Result<Option<u64>> {
-        let size = self.attr()?.size_bytes;
+        let size = self.metadata()?.size_bytes;
         Ok((offset < size).then_some(match target {
             SeekTarget::Data => offset,
             SeekTarget::Hole => size,
@@ -351,7 +351,7 @@ pub trait FileHandle: Send + Sync {
         Ok(())
     }
     /// The attributes now.
-    fn attr(&self) -> Result<Attr>;
+    fn metadata(&self) -> Result<Metadata>;
 }
 
 /// Of what only reads.

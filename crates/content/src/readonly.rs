@@ -3,7 +3,7 @@
 
 use crate::files::FilesReader;
 use crate::provider::{FileHandle, StoreProvider};
-use crate::types::{Attr, Caller, DirEntry, NewNode, RenameMode, SetAttr, XattrMode};
+use crate::types::{Caller, DirEntry, Metadata, NewNode, RenameMode, SetAttr, XattrMode};
 use larder_object::format::{Ino, Name};
 use larder_object::{AlignedBuf, Engine, Error, ErrorKind, Moment, Result, StoreRow};
 use std::sync::{Arc, OnceLock};
@@ -81,19 +81,19 @@ impl ReadonlyProvider {
 }
 
 impl StoreProvider for ReadonlyProvider {
-    fn lookup(&self, parent: Ino, name: &Name) -> Result<Attr> {
+    fn lookup(&self, parent: Ino, name: &Name) -> Result<Metadata> {
         self.inner()?.lookup(parent, name)
     }
 
-    fn descend(&self, from: Ino, names: &[Name]) -> Result<(Attr, usize)> {
+    fn descend(&self, from: Ino, names: &[Name]) -> Result<(Metadata, usize)> {
         self.inner()?.descend(from, names)
     }
 
-    fn attr(&self, ino: Ino) -> Result<Attr> {
-        self.inner()?.attr(ino)
+    fn metadata(&self, ino: Ino) -> Result<Metadata> {
+        self.inner()?.metadata(ino)
     }
 
-    fn set_attr(&self, _: Ino, _: &SetAttr) -> Result<Attr> {
+    fn set_attr(&self, _: Ino, _: &SetAttr) -> Result<Metadata> {
         self.refuse()
     }
 
@@ -106,7 +106,7 @@ impl StoreProvider for ReadonlyProvider {
         ino: Ino,
         after: Option<&Name>,
         limit: usize,
-    ) -> Result<Vec<(DirEntry, Attr)>> {
+    ) -> Result<Vec<(DirEntry, Metadata)>> {
         self.inner()?.read_dir_plus(ino, after, limit)
     }
 
@@ -114,7 +114,7 @@ impl StoreProvider for ReadonlyProvider {
         self.inner()?.parent(ino)
     }
 
-    fn create_node(&self, _: Ino, _: &Name, _: NewNode<'_>, _: u32, _: Caller) -> Result<Attr> {
+    fn create_node(&self, _: Ino, _: &Name, _: NewNode<'_>, _: u32, _: Caller) -> Result<Metadata> {
         self.refuse()
     }
 
@@ -124,11 +124,11 @@ impl StoreProvider for ReadonlyProvider {
         _: u32,
         _: bool,
         _: Caller,
-    ) -> Result<(Attr, Box<dyn FileHandle>)> {
+    ) -> Result<(Metadata, Box<dyn FileHandle>)> {
         self.refuse()
     }
 
-    fn link(&self, _: Ino, _: Ino, _: &Name) -> Result<Attr> {
+    fn link(&self, _: Ino, _: Ino, _: &Name) -> Result<Metadata> {
         self.refuse()
     }
 
@@ -164,7 +164,7 @@ impl StoreProvider for ReadonlyProvider {
         self.inner()?.read_named(from, names, buffer)
     }
 
-    fn put(&self, _: Ino, _: &Name, _: &[u8], _: u32, _: Caller) -> Result<Attr> {
+    fn put(&self, _: Ino, _: &Name, _: &[u8], _: u32, _: Caller) -> Result<Metadata> {
         self.refuse()
     }
 

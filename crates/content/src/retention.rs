@@ -7,7 +7,7 @@
 //! kept its number yet keeps it. Days, weeks (from Monday), months and years are those of UTC, of
 //! the time when the snapshot was made.
 
-use crate::database::Database;
+use crate::rooms::{History, Stores};
 use larder_object::format::Ino;
 use larder_object::utc;
 use larder_object::{
@@ -109,24 +109,24 @@ pub struct Pruned {
     pub held: Vec<SnapshotRow>,
 }
 
-impl Database {
+impl History<'_> {
     /// How long the past stays, of stores without a retention of their own.
     pub fn retention(&self) -> Result<Retention> {
-        Ok(self.whole()?.find_retentions()?.default)
+        Ok(self.database.whole()?.find_retentions()?.default)
     }
 
     /// Sets how long the past stays, for all sessions at once, of stores without a retention of
     /// their own; what is older goes with the next commits. Off (0) forgets the past, unless a
     /// store keeps its own, and is refused while a snapshot or a reader of the past needs it.
     pub fn set_retention(&self, retention: Retention) -> Result<()> {
-        self.whole()?.set_retention(retention)
+        self.database.whole()?.set_retention(retention)
     }
 
     /// How long the past of one store stays, by its name, where it has a retention of its own;
     /// `None`: it follows the database.
     pub fn store_retention(&self, store: &str) -> Result<Option<Retention>> {
-        let store = self.find_store(store)?;
-        Ok(self.whole()?.find_retentions()?.own(store))
+        let store = self.database.find_store(store)?;
+        Ok(self.database.whole()?.find_retentions()?.own(store))
     }
 
     /// Sets how long the past of one store stays, for all sessions at once; `None`: as long as that
@@ -137,31 +137,14 @@ impl Database {
     /// store; [`ErrorKind::InvalidInput`] for one that shows another store, and where no history is
     /// kept afterwards while a snapshot needs it.
     pub fn set_store_retention(&self, store: &str, retention: Option<Retention>) -> Result<()> {
-        let store = self.find_store(store)?;
-        self.whole()?.set_store_retention(store, retention)
+        let store = self.database.find_store(store)?;
+        self.database.whole()?.set_store_retention(store, retention)
     }
 
-    /// The name of the store that is mounted at a path. [`ErrorKind::InvalidInput`]: none is.
-    pub fn store_at(&self, path: &[u8]) -> Result<String> {
-        let node = self.resolve(path, false)?.node;
-        let stores = self.read_stores();
-        let found = stores.iter().find(|one| one.row.store == node.store);
-        match found.filter(|_| node.ino == Ino::ROOT) {
-            Some(one) => Ok(one.row.name.clone()),
-            None => Err(Error::new(
-                ErrorKind::InvalidInput,
-                format!(
-                    "'{}' is not where a store is mounted; 'larder store list' names them",
-                    String::from_utf8_lossy(path)
-                ),
-            )),
-        }
-    }
-
-    /// What the past takes, by store: just what [`Database::prune`] of all of it would free. Cost:
+    /// What the past takes, by store: just what [`History::prune`] of all of it would free. Cost:
     /// reads the rows of the history.
-    pub fn history(&self) -> Result<HistoryReport> {
-        self.whole()?.history_report()
+    pub fn report(&self) -> Result<HistoryReport> {
+        self.database.whole()?.history_report()
     }
 
     /// Lets the past go, up to `cut`; with a policy after destroying the snapshots that it does not
@@ -173,7 +156,7 @@ impl Database {
         policy: Option<&KeepPolicy>,
         is_dry: bool,
     ) -> Result<Pruned> {
-        let engine = self.whole()?;
+        let engine = self.database.whole()?;
         let mut destroys = Vec::new();
         let mut held = Vec::new();
         if let Some(policy) = policy {
@@ -199,13 +182,32 @@ impl Database {
     /// of the past show of it. What other stores keep is not touched. A dry run (`is_dry`) says
     /// what would go.
     pub fn prune_store(&self, store: &str, cut: PruneCut, is_dry: bool) -> Result<PruneReport> {
-        let store = self.find_store(store)?;
-        self.whole()?.prune(&PruneOptions {
+        let store = self.database.find_store(store)?;
+        self.database.whole()?.prune(&PruneOptions {
             cut,
             store: Some(store),
             destroys: Vec::new(),
             is_dry,
         })
+    }
+}
+
+impl Stores<'_> {
+    /// The name of the store that is mounted at a path. [`ErrorKind::InvalidInput`]: none is.
+    pub fn at(&self, path: &[u8]) -> Result<String> {
+        let node = self.database.nodes().resolve(path, false)?.node;
+        let stores = self.database.read_stores();
+        let found = stores.iter().find(|one| one.row.store == node.store);
+        match found.filter(|_| node.ino == Ino::ROOT) {
+            Some(one) => Ok(one.row.name.clone()),
+            None => Err(Error::new(
+                ErrorKind::InvalidInput,
+                format!(
+                    "'{}' is not where a store is mounted; 'larder store list' names them",
+                    String::from_utf8_lossy(path)
+                ),
+            )),
+        }
     }
 }
 

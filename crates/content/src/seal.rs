@@ -24,7 +24,7 @@ mod verify;
 pub use key::{PublicKey, SigningKey};
 pub use verify::{SealState, VerifiedSeal, VerifyFinding, VerifyOptions, VerifyReport};
 
-use crate::database::Database;
+use crate::rooms::Snapshots;
 use digest::{Digest, Hasher};
 use larder_object::format::CommitSeq;
 use larder_object::{Error, ErrorKind, Moment, Result, SealRow, SealedPart};
@@ -44,7 +44,7 @@ pub struct SealReport {
     pub left_out: Vec<String>,
 }
 
-impl Database {
+impl Snapshots<'_> {
     /// Seals a snapshot: reads all that it shows, and adds a link to the chain, signed if there is
     /// a key; durable when it returns. A snapshot can be sealed more than once. One of a moment
     /// that the history of some store does not reach shows nothing of that store, and its seal says
@@ -52,23 +52,25 @@ impl Database {
     /// µs per file; 12 bytes for each file and about 100 for each directory in the catalog, and
     /// while they are written, in one transaction. Errors: [`ErrorKind::NotFound`]: no such
     /// snapshot; [`ErrorKind::Corrupt`]: some of it cannot be read.
-    pub fn seal_snapshot(&self, name: &str, key: Option<&SigningKey>) -> Result<SealReport> {
-        let engine = self.whole()?;
-        let snapshot = self.find_snapshot(name)?;
-        let past = self.as_of(&Moment::Snapshot(snapshot.name.clone()))?;
-        let mut parts = Parts::read(self, &past)?;
+    pub fn seal(&self, name: &str, key: Option<&SigningKey>) -> Result<SealReport> {
+        let engine = self.database.whole()?;
+        let snapshot = self.find(name)?;
+        let past = self
+            .database
+            .as_of(&Moment::Snapshot(snapshot.name.clone()))?;
+        let mut parts = Parts::read(self.database, &past)?;
         loop {
             let before = engine.seals()?;
             let newest = before.last();
             // Commits before an older seal's snapshot are its.
             let covered = before.iter().map(|seal| seal.seq).max();
-            parts.read_history(self, covered.unwrap_or(CommitSeq(0)), snapshot.seq)?;
+            parts.read_history(self.database, covered.unwrap_or(CommitSeq(0)), snapshot.seq)?;
             let mut seal = SealRow {
                 number: newest.map_or(1, |seal| seal.number + 1),
                 snapshot: snapshot.name.clone(),
                 seq: snapshot.seq,
                 at_ns: snapshot.at_ns,
-                sealed_ns: self.now_ns(),
+                sealed_ns: self.database.now_ns(),
                 state: state_digest(&parts.list),
                 previous: newest.map_or([0; 32], |seal| seal.link),
                 link: [0; 32],
@@ -91,11 +93,11 @@ impl Database {
 
     /// All seals, oldest first.
     pub fn seals(&self) -> Result<Vec<SealRow>> {
-        self.whole()?.seals()
+        self.database.whole()?.seals()
     }
 
-    fn find_snapshot(&self, name: &str) -> Result<larder_object::SnapshotRow> {
-        let mut rows = self.snapshots()?.into_iter();
+    fn find(&self, name: &str) -> Result<larder_object::SnapshotRow> {
+        let mut rows = self.list()?.into_iter();
         rows.find(|row| row.name.eq_ignore_ascii_case(name))
             .ok_or_else(|| {
                 Error::new(

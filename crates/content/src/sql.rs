@@ -1,10 +1,10 @@
 //! SQL on a database: sessions, and statements in transactions.
 //!
 //! # Words
-//! A *session* is what a person or program talks SQL to: [`Database::sql`]. A statement in it that
-//! stands alone runs as in an `sqlite3` shell, on the catalog, and sees what is committed. Between
-//! BEGIN and COMMIT, and where a statement uses the functions about files (`sql_files`), it runs in
-//! a short transaction of ours (`transaction`).
+//! A *session* is what a person or program talks SQL to: [`Sql::open`]. A statement in it that
+//! stands alone runs as in an `sqlite3` shell, on the catalog, and sees what ended before in this
+//! process and what others have committed. Between BEGIN and COMMIT, and where a statement uses the
+//! functions about files (`sql_files`), it runs in a short transaction of ours (`transaction`).
 //!
 //! ```text
 //!  alone ──BEGIN, SAVEPOINT──▶ in a transaction ──COMMIT, ROLLBACK, RELEASE of the first──▶ alone
@@ -20,6 +20,7 @@ mod run;
 
 use crate::active_transaction::Pool;
 use crate::database::Database;
+use crate::rooms::Sql;
 use crate::transaction::{Transaction, TransactionOptions};
 use larder_object::{
     Engine, Error, ErrorKind, Moment, Result, Savepoint, SqlControl, SqlRow, SqlStatement,
@@ -36,7 +37,7 @@ const SESSION_WRITER_LOCK_MAX: Duration = Duration::from_secs(60);
 /// An SQL session, with the rights of an `sqlite3` shell: the guard triggers hold for it. It waits
 /// up to 30 s for other clients' locks. Beyond what SQLite has, it knows the functions about files
 /// (docs/semantics.md, "SQL over content"). A statement that uses them, and what stands between
-/// BEGIN and COMMIT, is a short transaction ([`Database::begin`]). It keeps the database open.
+/// BEGIN and COMMIT, is a short transaction ([`Transactions::begin`]). It keeps the database open.
 pub struct SqlSession {
     database: Database,
     /// What it sees of stores and their files, if it is not the present.
@@ -51,10 +52,11 @@ pub struct SqlSession {
     has_written: bool,
 }
 
-impl Database {
-    /// An SQL session on the catalog. Alone, a statement sees what is committed. A `read_only`
+impl Sql<'_> {
+    /// An SQL session on the catalog. Alone, a statement sees all that ended before in this
+    /// process, which it has committed first, and what others have committed. A `read_only`
     /// session can change nothing. Cost: opens the catalog once more, about 2 ms.
-    pub fn sql(&self, read_only: bool) -> Result<SqlSession> {
+    pub fn open(&self, read_only: bool) -> Result<SqlSession> {
         self.session(None, read_only)
     }
 
@@ -62,12 +64,12 @@ impl Database {
     /// and files as they were at a moment, which stays readable for as long. Of the user's columns
     /// those that are tracked since then are there; tables of the user's are refused by their
     /// names. Cost: [`Database::as_of`], and 3 ms. Errors as there.
-    pub fn sql_as_of(&self, moment: &Moment) -> Result<SqlSession> {
-        self.session(Some(self.as_of(moment)?), true)
+    pub fn open_as_of(&self, moment: &Moment) -> Result<SqlSession> {
+        self.session(Some(self.database.as_of(moment)?), true)
     }
 
     fn session(&self, past: Option<Database>, is_read_only: bool) -> Result<SqlSession> {
-        let engine = self.whole()?;
+        let engine = self.database.whole()?;
         let is_read_only = is_read_only || engine.is_readonly();
         let shows = past
             .as_ref()
@@ -75,7 +77,7 @@ impl Database {
         let pool = Arc::new(Pool::of_session(shows));
         pool.put(pool.take(engine)?);
         Ok(SqlSession {
-            database: self.clone(),
+            database: self.database.clone(),
             past,
             pool,
             is_read_only,
@@ -205,7 +207,7 @@ impl SqlSession {
             is_immediate,
             writer_lock_max: SESSION_WRITER_LOCK_MAX,
         };
-        self.database.begin_in(&self.pool, &options)
+        self.database.transactions().begin_in(&self.pool, &options)
     }
 
     /// Begins, ends or goes back.

@@ -8,7 +8,7 @@ mod as_of;
 
 use crate::active_transaction::lock;
 use crate::database::{Database, Shared};
-use crate::stores::{MountedStore, Stores};
+use crate::stores::{KnownStores, MountedStore};
 use crate::types::NodeId;
 use as_of::Pasts;
 use larder_object::format::{FileKind, Ino, Name, StoreId};
@@ -68,12 +68,15 @@ impl StatementFiles {
     pub(crate) fn write(&self) -> Result<()> {
         let waiting = std::mem::take(&mut lock(&self.state).waiting);
         for (path, bytes) in waiting {
-            self.database().put(&path, &bytes).map_err(|error| {
-                error.context(format!(
-                    "write_content('{}')",
-                    String::from_utf8_lossy(&path)
-                ))
-            })?;
+            self.database()
+                .files()
+                .write(&path, &bytes)
+                .map_err(|error| {
+                    error.context(format!(
+                        "write_content('{}')",
+                        String::from_utf8_lossy(&path)
+                    ))
+                })?;
         }
         Ok(())
     }
@@ -93,15 +96,15 @@ impl StatementFiles {
         let mut directories = Vec::new();
         for (store, parent, name) in names {
             let parent = NodeId { store, ino: parent };
-            let attr = database.lookup(parent, &name)?;
+            let attr = database.nodes().lookup(parent, &name)?;
             match attr.kind {
                 FileKind::Directory => directories.push((attr.node.ino, parent, name)),
-                _ => database.unlink(parent, &name)?,
+                _ => database.nodes().unlink(parent, &name)?,
             }
         }
         directories.sort_unstable_by_key(|(ino, ..)| std::cmp::Reverse(*ino));
         for (_, parent, name) in directories {
-            database.remove_dir(parent, &name)?;
+            database.nodes().remove_dir(parent, &name)?;
         }
         Ok(())
     }
@@ -114,7 +117,7 @@ impl StatementFiles {
             let shared = Shared {
                 shown: self.view.shown.inside(),
                 factories: Arc::clone(&self.view.factories),
-                stores: Stores::default(),
+                stores: KnownStores::default(),
                 pool: Arc::default(),
             };
             let stores = view.read_stores();
@@ -180,11 +183,11 @@ impl StatementFiles {
 
 fn find(database: &Database, file: SqlFile<'_>) -> Result<Option<NodeId>> {
     let found = match file {
-        SqlFile::Ino(ino) => database.attr(NodeId {
+        SqlFile::Ino(ino) => database.nodes().metadata(NodeId {
             store: StoreId::MAIN,
             ino: Ino(ino),
         }),
-        SqlFile::Path(path) => database.resolve(path, true),
+        SqlFile::Path(path) => database.nodes().resolve(path, true),
     };
     absent_is_none(found.map(|attr| attr.node))
 }
@@ -197,7 +200,7 @@ fn read(
     let Some(node) = find(database, file)? else {
         return Ok(None);
     };
-    let attr = database.attr(node)?;
+    let attr = database.nodes().metadata(node)?;
     if attr.kind != FileKind::File {
         let kind = match attr.kind {
             FileKind::Directory => ErrorKind::IsADirectory,
@@ -222,7 +225,7 @@ fn read(
     if bytes.is_empty() {
         return Ok(Some(bytes));
     }
-    let handle = database.open_file(node, false)?;
+    let handle = database.nodes().open(node, false)?;
     let mut done = 0;
     while done < bytes.len() {
         match handle.read_at(offset + done as u64, &mut bytes[done..])? {
@@ -254,16 +257,16 @@ impl StatementFiles {
             store,
             ino: Ino(ino),
         };
-        match absent_is_none(self.database().attr(node))? {
-            Some(_) => self.database().committed_path(node),
+        match absent_is_none(self.database().nodes().metadata(node))? {
+            Some(_) => self.database().nodes().path(node),
             None => Ok(None),
         }
     }
 
     fn take(&self, path: &[u8], bytes: &[u8]) -> Result<()> {
         // What is wrong with the path is found here, where the row is known.
-        let (parent, name) = self.database().resolve_parent(path)?;
-        match absent_is_none(self.database().lookup(parent, &name))? {
+        let (parent, name) = self.database().nodes().resolve_parent(path)?;
+        match absent_is_none(self.database().nodes().lookup(parent, &name))? {
             Some(attr) if attr.kind != FileKind::File => {
                 let why = format!(
                     "it is a {}, and only regular files have content",

@@ -1,7 +1,7 @@
 //! Content of any size for a transaction, without keeping others waiting.
 //!
 //! # Words
-//! *Staged* content is a file without a name (`Database::create_anonymous`) that the session writes
+//! *Staged* content is a file without a name (`Nodes::create_anonymous`) that the session writes
 //! and commits beside the transaction, which then only gives it its name. Who sees the name, sees
 //! it by the transaction's commit; without that commit the file goes as any file without a name
 //! does: with its handle, or, after a kill or a crash, when the next session looks.
@@ -15,7 +15,7 @@ use crate::active_transaction::lock;
 use crate::database::Database;
 use crate::provider::FileHandle;
 use crate::transaction::Transaction;
-use crate::types::{Attr, Caller};
+use crate::types::{Caller, Metadata};
 use larder_object::format::FileKind;
 use larder_object::{Error, ErrorKind, Result};
 use std::io::Read;
@@ -29,15 +29,15 @@ const BUFFER_BYTES: usize = 1 << 20;
 impl Transaction {
     /// Makes a new file of everything that `content` gives and names it `path`, in place of a file
     /// that has the name, as a rename would: that one's inode and user columns are not kept (unlike
-    /// [`Database::put`]). Mode 0644, this process's owner.
+    /// [`Files::write`]). Mode 0644, this process's owner.
     ///
     /// Content beyond 64 KiB is written and made durable first, beside the transaction, unless that
     /// has the writer lock already; so it is for the beginning of a transaction, before its first
     /// change. Only then is the writer lock taken. That content was committed meanwhile counts as
     /// somebody's commit: if rows were read by SQL before, [`ErrorKind::Conflict`] follows. Errors
-    /// otherwise as [`Database::put`], and [`ErrorKind::Io`] when `content` fails; none of them
+    /// otherwise as [`Files::write`], and [`ErrorKind::Io`] when `content` fails; none of them
     /// leaves anything, and the transaction goes on. Memory: 1 MiB.
-    pub fn write_file(&self, path: &[u8], content: &mut dyn Read) -> Result<Attr> {
+    pub fn write_file(&self, path: &[u8], content: &mut dyn Read) -> Result<Metadata> {
         let mut buffer = vec![0; BUFFER_BYTES];
         let mut filled = fill(&mut buffer[..STAGED_FROM + 1], content)?;
         let (view, active) = self.parts();
@@ -50,8 +50,11 @@ impl Transaction {
             true => self.host(),
             false => view,
         };
-        let (parent, name) = place.resolve_parent(path)?;
-        let (attr, handle) = place.create_anonymous(parent, 0o644, true, Caller::current())?;
+        let (parent, name) = place.nodes().resolve_parent(path)?;
+        let (attr, handle) =
+            place
+                .nodes()
+                .create_anonymous(parent, 0o644, true, Caller::current())?;
         let mut offset = 0;
         while filled > 0 {
             handle.write_at(offset, &buffer[..filled])?;
@@ -72,19 +75,19 @@ impl Transaction {
         let named = || {
             // In the transaction the name may lead elsewhere.
             let (parent, name) = match is_staged {
-                true => view.resolve_parent(path)?,
+                true => view.nodes().resolve_parent(path)?,
                 false => (parent, name.clone()),
             };
-            match view.lookup(parent, &name) {
+            match view.nodes().lookup(parent, &name) {
                 Ok(found) if found.kind == FileKind::Directory => Err(Error::new(
                     ErrorKind::IsADirectory,
                     format!("'{name}' is a directory"),
                 )),
-                Ok(_) => view.unlink(parent, &name),
+                Ok(_) => view.nodes().unlink(parent, &name),
                 Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
                 Err(error) => Err(error),
             }?;
-            view.link(node, parent, &name)
+            view.nodes().link(node, parent, &name)
         };
         let outcome = named();
         if active.is_over() {

@@ -7,9 +7,10 @@ use crate::as_of::parse_moment;
 use crate::database::{Database, Shown};
 use crate::provider::{ProviderFactory, StoreProvider};
 use crate::readonly::AS_OF;
+use crate::rooms::{Maintenance, Stores};
 use crate::types::{Caller, NodeId};
 pub use known::StoreInfo;
-pub(crate) use known::{MountedStore, Stores};
+pub(crate) use known::{KnownStores, MountedStore};
 use larder_object::format::{Ino, Name, StoreId};
 use larder_object::{Error, ErrorKind, ForeignChange, Moment, Result, Tuning, View, own_snapshot};
 use std::sync::atomic::Ordering;
@@ -20,7 +21,7 @@ impl Database {
     /// next reads them again.
     pub(crate) fn follow_stores(&self) {
         let shared = Arc::downgrade(&self.shared);
-        self.on_foreign_changes(Box::new(move |change| {
+        self.sessions().on_foreign_changes(Box::new(move |change| {
             // What is said of single inodes says nothing of stores (`FOREIGN-1`).
             if let (Some(shared), ForeignChange::Everything) = (shared.upgrade(), change) {
                 shared.stores.change_count.fetch_add(1, Ordering::SeqCst);
@@ -69,96 +70,6 @@ impl Database {
         shown.row.provider.strip_prefix(AS_OF).map(str::to_owned)
     }
 
-    /// What was chosen for the database in place of the engine's defaults.
-    pub fn tuning(&self) -> Result<Tuning> {
-        self.shared.shown.view().tuning()
-    }
-
-    /// Chooses for the database, durably; what is out of bounds is refused. Sessions that are open,
-    /// this one too, go on as they are; whoever opens it later obeys.
-    pub fn set_tuning(&self, tuning: &Tuning) -> Result<()> {
-        self.whole()?.set_tuning(tuning)
-    }
-
-    /// All stores, `main` first.
-    pub fn stores(&self) -> Result<Vec<StoreInfo>> {
-        self.reload_stores()?;
-        let stores = self.read_stores();
-        let name_of = |id: StoreId| {
-            stores
-                .iter()
-                .find(|s| s.row.store == id)
-                .map(|s| s.row.name.clone())
-                .unwrap_or_default()
-        };
-        Ok(stores
-            .iter()
-            .map(|s| StoreInfo {
-                store: s.row.store,
-                name: s.row.name.clone(),
-                provider: s.row.provider.clone(),
-                mount: s.row.mount.clone(),
-                table: name_of(s.row.table_store),
-            })
-            .collect())
-    }
-
-    /// Creates a store, mounted at `mount` (default: `/NAME`). `shows` names the store whose table
-    /// it presents, for providers that are views. The provider `asof=MOMENT` presents it (default:
-    /// `main`) as it was at a moment ([`parse_moment`]): a snapshot, which the store holds from
-    /// then on; for any other moment one is made, `store-NAME`, which goes with the store.
-    pub fn create_store(
-        &self,
-        name: &str,
-        provider: &str,
-        mount: Option<&str>,
-        shows: Option<&str>,
-    ) -> Result<StoreInfo> {
-        let mount = mount.map_or_else(|| format!("/{name}"), str::to_owned);
-        let mut shows = shows.map(|other| self.find_store(other)).transpose()?;
-        let (mut provider, mut is_own) = (provider.to_owned(), false);
-        match provider.strip_prefix(AS_OF) {
-            None => drop(self.factory(&provider)?),
-            Some(moment) => {
-                let engine = self.whole()?;
-                let moment = parse_moment(moment, engine.now_ns())?;
-                shows = shows.or(Some(StoreId::MAIN));
-                // Checked before a snapshot is made for it.
-                larder_object::check_store_name(name)?;
-                let snapshot = match moment {
-                    Moment::Snapshot(name) => name,
-                    moment => {
-                        is_own = true;
-                        engine.snapshot_moment(&own_snapshot(name), &moment)?.name
-                    }
-                };
-                provider = format!("{AS_OF}{snapshot}");
-            }
-        }
-        let made = self.mount_place(&mount).and_then(|(parent, entry)| {
-            self.require_free(parent, &entry, &mount)?;
-            let owner = Caller::current();
-            self.enter(|engine| {
-                engine.create_store(name, &provider, &mount, shows, 0o755, owner.uid, owner.gid)
-            })
-        });
-        if made.is_err() && is_own {
-            self.whole()?.destroy_snapshot(&own_snapshot(name))?;
-        }
-        let row = made?;
-        self.note_stores();
-        self.reload_stores()?;
-        self.stores()?
-            .into_iter()
-            .find(|info| info.store == row.store)
-            .ok_or_else(|| {
-                Error::new(
-                    ErrorKind::NotFound,
-                    format!("store '{name}' vanished while it was created"),
-                )
-            })
-    }
-
     /// Opens the stores that show snapshots: who does that first makes a commit, which has to come
     /// before a transaction that may look into them with the write lock in hand. What fails is told
     /// to whoever looks.
@@ -170,67 +81,10 @@ impl Database {
         let shown: Vec<_> = shown.filter_map(|store| store.provider.clone()).collect();
         drop(stores);
         for provider in shown {
-            if let Err(error) = provider.attr(Ino::ROOT) {
+            if let Err(error) = provider.metadata(Ino::ROOT) {
                 tracing::debug!("a store that shows a snapshot: {error}");
             }
         }
-    }
-
-    /// Destroys a store with all its files and rows. `main` stays.
-    pub fn destroy_store(&self, name: &str) -> Result<()> {
-        let store = self.find_store(name)?;
-        self.whole()?.destroy_store(store)?;
-        self.reload_stores()
-    }
-
-    /// Changes where a store is mounted or which provider serves it.
-    pub fn set_store(&self, name: &str, provider: Option<&str>, mount: Option<&str>) -> Result<()> {
-        let store = self.find_store(name)?;
-        if let Some(provider) = provider {
-            let known =
-                |one: &MountedStore| one.row.store == store && one.row.provider.starts_with(AS_OF);
-            if provider.starts_with(AS_OF) || self.read_stores().iter().any(known) {
-                return Err(Error::new(
-                    ErrorKind::InvalidInput,
-                    "a store shows a snapshot from its beginning to its end; create another \
-                     store, or destroy this one",
-                ));
-            }
-            self.factory(provider)?;
-        }
-        if let Some(mount) = mount {
-            let (host, entry) = self.mount_place(mount)?;
-            if store == StoreId::MAIN {
-                return Err(Error::new(
-                    ErrorKind::InvalidInput,
-                    "store 'main' is always mounted at '/'; mount the others where you like",
-                ));
-            }
-            if self.is_below(host, store) {
-                return Err(Error::new(
-                    ErrorKind::InvalidInput,
-                    format!("'{mount}' lies inside store '{name}' itself; choose a place outside"),
-                ));
-            }
-            self.require_free(host, &entry, mount)?;
-        }
-        self.enter(|engine| engine.set_store(store, provider, mount))?;
-        self.note_stores();
-        self.reload_stores()
-    }
-
-    /// Whether a file that is saved, which means that a program renames another one over it, keeps
-    /// what users attached to it: their columns, its `file_id`, rows that refer to it. A store that
-    /// shows another one does as that one. 10 µs.
-    pub fn save_keeps(&self, name: &str) -> Result<bool> {
-        let store = self.find_store(name)?;
-        self.read(|view| view.save_keeps(store))
-    }
-
-    /// Changes that, for saves from here on.
-    pub fn set_save_keeps(&self, name: &str, keeps: bool) -> Result<()> {
-        let store = self.find_store(name)?;
-        self.enter(|engine| engine.set_save_keeps(store, keeps))
     }
 
     /// A mount hides what is under it: nothing may be there.
@@ -239,7 +93,7 @@ impl Database {
             store: host,
             ino: Ino::ROOT,
         };
-        match self.lookup(root, entry) {
+        match self.nodes().lookup(root, entry) {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
             Err(error) => Err(error),
             Ok(_) => Err(Error::new(
@@ -360,7 +214,7 @@ impl Database {
             for store in mounted {
                 let is_of_snapshot = store.row.provider.starts_with(AS_OF);
                 let asked = store.provider.as_ref().filter(|_| !is_of_snapshot);
-                match asked.map(|one| one.attr(Ino::ROOT)) {
+                match asked.map(|one| one.metadata(Ino::ROOT)) {
                     Some(Err(error)) if error.kind() == ErrorKind::NotFound => {}
                     Some(Err(error)) => {
                         let table = store.row.table_store;
@@ -431,5 +285,165 @@ impl Database {
                 format!("a store is mounted at '{name}'; use 'larder store' to change it"),
             )),
         }
+    }
+}
+
+impl Maintenance<'_> {
+    /// What was chosen for the database in place of the engine's defaults.
+    pub fn tuning(&self) -> Result<Tuning> {
+        self.database.shared.shown.view().tuning()
+    }
+
+    /// Chooses for the database, durably; what is out of bounds is refused. Sessions that are open,
+    /// this one too, go on as they are; whoever opens it later obeys.
+    pub fn set_tuning(&self, tuning: &Tuning) -> Result<()> {
+        self.database.whole()?.set_tuning(tuning)
+    }
+}
+
+impl Stores<'_> {
+    /// All stores, `main` first.
+    pub fn list(&self) -> Result<Vec<StoreInfo>> {
+        self.database.reload_stores()?;
+        let stores = self.database.read_stores();
+        let name_of = |id: StoreId| {
+            stores
+                .iter()
+                .find(|s| s.row.store == id)
+                .map(|s| s.row.name.clone())
+                .unwrap_or_default()
+        };
+        Ok(stores
+            .iter()
+            .map(|s| StoreInfo {
+                store: s.row.store,
+                name: s.row.name.clone(),
+                provider: s.row.provider.clone(),
+                mount: s.row.mount.clone(),
+                table: name_of(s.row.table_store),
+            })
+            .collect())
+    }
+
+    /// Creates a store, mounted at `mount` (default: `/NAME`). `shows` names the store whose table
+    /// it presents, for providers that are views. The provider `asof=MOMENT` presents it (default:
+    /// `main`) as it was at a moment ([`parse_moment`]): a snapshot, which the store holds from
+    /// then on; for any other moment one is made, `store-NAME`, which goes with the store.
+    pub fn create(
+        &self,
+        name: &str,
+        provider: &str,
+        mount: Option<&str>,
+        shows: Option<&str>,
+    ) -> Result<StoreInfo> {
+        let mount = mount.map_or_else(|| format!("/{name}"), str::to_owned);
+        let mut shows = shows
+            .map(|other| self.database.find_store(other))
+            .transpose()?;
+        let (mut provider, mut is_own) = (provider.to_owned(), false);
+        match provider.strip_prefix(AS_OF) {
+            None => drop(self.database.factory(&provider)?),
+            Some(moment) => {
+                let engine = self.database.whole()?;
+                let moment = parse_moment(moment, engine.now_ns())?;
+                shows = shows.or(Some(StoreId::MAIN));
+                // Checked before a snapshot is made for it.
+                larder_object::check_store_name(name)?;
+                let snapshot = match moment {
+                    Moment::Snapshot(name) => name,
+                    moment => {
+                        is_own = true;
+                        engine.snapshot_moment(&own_snapshot(name), &moment)?.name
+                    }
+                };
+                provider = format!("{AS_OF}{snapshot}");
+            }
+        }
+        let made = self
+            .database
+            .mount_place(&mount)
+            .and_then(|(parent, entry)| {
+                self.database.require_free(parent, &entry, &mount)?;
+                let owner = Caller::current();
+                self.database.enter(|engine| {
+                    engine.create_store(name, &provider, &mount, shows, 0o755, owner.uid, owner.gid)
+                })
+            });
+        if made.is_err() && is_own {
+            self.database
+                .whole()?
+                .destroy_snapshot(&own_snapshot(name))?;
+        }
+        let row = made?;
+        self.database.note_stores();
+        self.database.reload_stores()?;
+        self.list()?
+            .into_iter()
+            .find(|info| info.store == row.store)
+            .ok_or_else(|| {
+                Error::new(
+                    ErrorKind::NotFound,
+                    format!("store '{name}' vanished while it was created"),
+                )
+            })
+    }
+
+    /// Destroys a store with all its files and rows. `main` stays.
+    pub fn destroy(&self, name: &str) -> Result<()> {
+        let store = self.database.find_store(name)?;
+        self.database.whole()?.destroy_store(store)?;
+        self.database.reload_stores()
+    }
+
+    /// Changes where a store is mounted or which provider serves it.
+    pub fn set(&self, name: &str, provider: Option<&str>, mount: Option<&str>) -> Result<()> {
+        let store = self.database.find_store(name)?;
+        if let Some(provider) = provider {
+            let known =
+                |one: &MountedStore| one.row.store == store && one.row.provider.starts_with(AS_OF);
+            if provider.starts_with(AS_OF) || self.database.read_stores().iter().any(known) {
+                return Err(Error::new(
+                    ErrorKind::InvalidInput,
+                    "a store shows a snapshot from its beginning to its end; create another \
+                     store, or destroy this one",
+                ));
+            }
+            self.database.factory(provider)?;
+        }
+        if let Some(mount) = mount {
+            let (host, entry) = self.database.mount_place(mount)?;
+            if store == StoreId::MAIN {
+                return Err(Error::new(
+                    ErrorKind::InvalidInput,
+                    "store 'main' is always mounted at '/'; mount the others where you like",
+                ));
+            }
+            if self.database.is_below(host, store) {
+                return Err(Error::new(
+                    ErrorKind::InvalidInput,
+                    format!("'{mount}' lies inside store '{name}' itself; choose a place outside"),
+                ));
+            }
+            self.database.require_free(host, &entry, mount)?;
+        }
+        self.database
+            .enter(|engine| engine.set_store(store, provider, mount))?;
+        self.database.note_stores();
+        self.database.reload_stores()
+    }
+
+    /// Whether a file that is saved, which means that a program renames another one over it, keeps
+    /// what users attached to it: their columns, its `file_id`, rows that refer to it. A store that
+    /// shows another one does as that one. 10 µs.
+    pub fn save_keeps(&self, name: &str) -> Result<bool> {
+        let store = self.database.find_store(name)?;
+        self.database.read(|view| view.save_keeps(store))
+    }
+
+    /// Changes that, for saves from here on.
+    pub fn set_save_keeps(&self, name: &str, keeps: bool) -> Result<()> {
+        let store = self.database.find_store(name)?;
+        self.database
+            .enter(|engine| engine.set_save_keeps(store, keeps))
     }
 }

@@ -27,14 +27,15 @@ use crate::database::{Database, Shared, Shown};
 use crate::guarded::GuardedProvider;
 use crate::provider::{FileHandle, ProviderContext, StoreProvider};
 use crate::readonly::{AS_OF, ReadonlyProvider};
+use crate::rooms::Transactions;
 use crate::sql::{self, SqlResult};
-use crate::stores::{MountedStore, Stores};
+use crate::stores::{KnownStores, MountedStore};
 use larder_object::{Engine, Error, ErrorKind, Result, Savepoint, SqlValue, StoreRow, View};
 use std::ops::Deref;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// How often [`Database::transaction`] runs a transaction that meets conflicts.
+/// How often [`Transactions::run`] runs a transaction that meets conflicts.
 const TRIES_MAX: u32 = 10;
 
 /// How a transaction is begun.
@@ -75,7 +76,7 @@ pub struct Transaction {
     staged: Mutex<Vec<Box<dyn FileHandle>>>,
 }
 
-impl Database {
+impl Transactions<'_> {
     /// Begins a short transaction. Costs 5 to 10 µs; the first one of a thread at a time opens the
     /// catalog once more, 2 ms. Its snapshot is taken by its first operation, and holds all that
     /// ended before in this process. Errors: [`ErrorKind::Stopped`] after the end of the database.
@@ -85,7 +86,7 @@ impl Database {
 
     /// The same with options.
     pub fn begin_with(&self, options: &TransactionOptions) -> Result<Transaction> {
-        self.begin_in(&self.shared.pool, options)
+        self.begin_in(&self.database.shared.pool, options)
     }
 
     /// The same with an engine of `pool`.
@@ -94,17 +95,17 @@ impl Database {
         pool: &Arc<Pool>,
         options: &TransactionOptions,
     ) -> Result<Transaction> {
-        if self.shared.shown.active().is_some() {
+        if self.database.shared.shown.active().is_some() {
             return Err(Error::new(
                 ErrorKind::Unsupported,
                 "a transaction cannot hold another one; use a savepoint",
             ));
         }
-        let engine = self.shared.shown.engine()?;
+        let engine = self.database.shared.shown.engine()?;
         if let Err(error) = engine.expire_early_if_missed(options.is_immediate) {
             tracing::warn!("no space is made for transactions: {error}"); // It may need none.
         }
-        self.look_into_snapshots();
+        self.database.look_into_snapshots();
         // First a place, then the engine: the last one to have it has just given back one that
         // knows the present.
         let ticket = (options.is_immediate).then(|| engine.enter_writers());
@@ -115,19 +116,19 @@ impl Database {
         let active = ActiveTransaction::new(
             engine,
             Arc::clone(pool),
-            Arc::clone(&self.shared) as _,
+            Arc::clone(&self.database.shared) as _,
             options.writer_lock_max,
         );
         let active = Arc::new(active);
         let view = Database {
             shared: Arc::new(Shared {
                 shown: Shown::Transaction(Arc::clone(active.engine()), Some(Arc::clone(&active))),
-                factories: Arc::clone(&self.shared.factories),
-                stores: Stores::default(),
+                factories: Arc::clone(&self.database.shared.factories),
+                stores: KnownStores::default(),
                 pool: Arc::default(),
             }),
         };
-        let stores = self.read_stores();
+        let stores = self.database.read_stores();
         let mine = stores.iter().map(|store| MountedStore {
             row: store.row.clone(),
             provider: (view.shared).make_provider(&store.row, store.provider.as_ref()),
@@ -135,7 +136,7 @@ impl Database {
         });
         view.shared.stores.set(mine.collect());
         drop(stores);
-        let host = self.clone();
+        let host = self.database.clone();
         let transaction = Transaction {
             view,
             active,
@@ -152,7 +153,7 @@ impl Database {
     /// conflict it runs again, with the writer lock from the beginning, so that it meets no other;
     /// and so it does where there was no room, once the oldest history has given way. Ten times at
     /// most. `body` must not do what cannot be repeated.
-    pub fn transaction<T>(&self, mut body: impl FnMut(&Transaction) -> Result<T>) -> Result<T> {
+    pub fn run<T>(&self, mut body: impl FnMut(&Transaction) -> Result<T>) -> Result<T> {
         let mut tries = 0;
         loop {
             tries += 1;
@@ -161,7 +162,7 @@ impl Database {
                 ..TransactionOptions::default()
             };
             let transaction = self.begin_with(&options)?;
-            let since = self.shared.shown.engine()?.early_expiries();
+            let since = self.database.shared.shown.engine()?.early_expiries();
             let outcome = body(&transaction).and_then(|value| {
                 transaction.commit()?;
                 Ok(value)
@@ -173,7 +174,10 @@ impl Database {
                 Err(error)
                     if error.kind() == ErrorKind::NoSpace
                         && tries < TRIES_MAX
-                        && self.whole()?.expire_early_again(tries - 1, since)? => {}
+                        && self
+                            .database
+                            .whole()?
+                            .expire_early_again(tries - 1, since)? => {}
                 outcome => return outcome,
             }
         }

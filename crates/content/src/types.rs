@@ -3,6 +3,7 @@
 use larder_object::InodeRow;
 use larder_object::format::limits::BLOCK_BYTES;
 use larder_object::format::{FileKind, Ino, Name, StoreId};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// An inode of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -23,7 +24,7 @@ impl NodeId {
 
 /// The attributes of a node. Times are nanoseconds since 1970 (UTC), negative before.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Attr {
+pub struct Metadata {
     /// Which node.
     pub node: NodeId,
     /// What it is.
@@ -54,10 +55,10 @@ pub struct Attr {
     pub flags: InodeFlags,
 }
 
-impl Attr {
+impl Metadata {
     /// Those of an empty node of root's, from 1970: what a provider of one's own begins with.
-    pub fn new(node: NodeId, kind: FileKind, mode: u32) -> Attr {
-        Attr {
+    pub fn new(node: NodeId, kind: FileKind, mode: u32) -> Metadata {
+        Metadata {
             node,
             kind,
             mode,
@@ -75,10 +76,34 @@ impl Attr {
         }
     }
 
+    /// Whether it is a directory.
+    pub fn is_dir(&self) -> bool {
+        self.kind == FileKind::Directory
+    }
+
+    /// Whether it is a regular file.
+    pub fn is_file(&self) -> bool {
+        self.kind == FileKind::File
+    }
+
+    /// Whether it is a symbolic link.
+    pub fn is_symlink(&self) -> bool {
+        self.kind == FileKind::Symlink
+    }
+
+    /// When its content was last changed.
+    pub fn modified(&self) -> SystemTime {
+        let from_1970 = Duration::from_nanos(self.mtime_ns.unsigned_abs());
+        match self.mtime_ns {
+            0.. => UNIX_EPOCH + from_1970,
+            _ => UNIX_EPOCH - from_1970,
+        }
+    }
+
     /// The attributes that a row of a store table says.
-    pub(crate) fn of(store: StoreId, row: InodeRow) -> Attr {
+    pub(crate) fn of(store: StoreId, row: InodeRow) -> Metadata {
         let is_device = matches!(row.kind, FileKind::CharDevice | FileKind::BlockDevice);
-        Attr {
+        Metadata {
             flags: InodeFlags::of(&row),
             node: NodeId {
                 store,
@@ -201,7 +226,7 @@ pub struct SetAttr {
     pub drop_set_id: bool,
 }
 
-/// What [`crate::Database::create_node`] makes.
+/// What [`crate::Nodes::create_node`] makes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NewNode<'a> {
     /// An empty regular file.

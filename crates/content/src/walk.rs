@@ -8,7 +8,7 @@
 use crate::database::Database;
 use crate::glob::matches;
 use crate::path::split_path;
-use crate::types::{Attr, DirEntry, NodeId};
+use crate::types::{DirEntry, Metadata, NodeId};
 use larder_object::format::{FileKind, Name};
 use larder_object::{Error, ErrorKind, Result};
 use std::collections::VecDeque;
@@ -17,7 +17,7 @@ use std::collections::VecDeque;
 const PAGE: usize = 256;
 
 /// The path of what was found, and what it is.
-pub(crate) type Found = (Vec<u8>, Attr);
+pub(crate) type Found = (Vec<u8>, Metadata);
 
 /// A walk under way: an iterator over what matches, each path once.
 pub(crate) struct Walk {
@@ -44,7 +44,7 @@ struct Level {
     path: Vec<u8>,
     /// The parts that an entry may match, ascending.
     states: Vec<usize>,
-    page: VecDeque<(DirEntry, Attr)>,
+    page: VecDeque<(DirEntry, Metadata)>,
     after: Option<Name>,
     is_last_page: bool,
 }
@@ -74,7 +74,7 @@ impl Database {
             levels: Vec::new(),
             ready: None,
         };
-        let root = self.attr(NodeId::ROOT)?;
+        let root = self.nodes().metadata(NodeId::ROOT)?;
         match walk.parts.is_empty() {
             true => walk.ready = Some((b"/".to_vec(), root)),
             false => walk.enter(NodeId::ROOT, Vec::new(), vec![0])?,
@@ -121,17 +121,18 @@ impl Walk {
         level: &Level,
         name: &[u8],
         follow: bool,
-    ) -> Result<Option<(DirEntry, Attr)>> {
+    ) -> Result<Option<(DirEntry, Metadata)>> {
         let Ok(name) = Name::new(name) else {
             return Ok(None); // Longer than any.
         };
         let found = self
             .database
+            .nodes()
             .lookup(level.node, &name)
             .and_then(|attr| match attr.kind {
                 FileKind::Symlink if follow => {
                     let path = [&level.path, &b"/"[..], name.as_bytes()].concat();
-                    self.database.resolve(&path, true)
+                    self.database.nodes().resolve(&path, true)
                 }
                 _ => Ok(attr),
             });
@@ -154,14 +155,15 @@ impl Walk {
     }
 
     /// The next entry of the innermost directory; `None` at its end.
-    fn next_entry(&mut self) -> Result<Option<(DirEntry, Attr)>> {
+    fn next_entry(&mut self) -> Result<Option<(DirEntry, Metadata)>> {
         let Some(level) = self.levels.last_mut() else {
             return Ok(None);
         };
         if level.page.is_empty() && !level.is_last_page {
-            let page = self
-                .database
-                .read_dir_plus(level.node, level.after.as_ref(), PAGE)?;
+            let page =
+                self.database
+                    .nodes()
+                    .read_dir_plus(level.node, level.after.as_ref(), PAGE)?;
             level.is_last_page = page.len() < PAGE;
             level.after = page.last().map(|(entry, _)| entry.name.clone());
             level.page = page.into();

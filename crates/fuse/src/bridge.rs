@@ -21,7 +21,7 @@ use crate::streams::{Streams, Way};
 use crate::tree::Tree;
 use crate::watch::{Watch, Watched};
 use larder::{
-    Attr, Caller, DirEntry, Error, ErrorKind, InodeFlags, Name, NewNode, NodeId, SetAttr,
+    Caller, DirEntry, Error, ErrorKind, InodeFlags, Metadata, Name, NewNode, NodeId, SetAttr,
     SpaceReport, copy_range,
 };
 use larder_fuse_protocol::{
@@ -152,7 +152,7 @@ impl Bridge {
         &self,
         parent: NodeNumber,
         name: &Name,
-        attr: &Attr,
+        attr: &Metadata,
     ) -> Result<Entry, Errno> {
         let attr = self.shown(attr)?;
         self.known.add(parent, name, attr.node);
@@ -164,7 +164,7 @@ impl Bridge {
         &self,
         parent: NodeNumber,
         name: &Name,
-        attr: &Attr,
+        attr: &Metadata,
     ) -> Result<Entry, Errno> {
         let attr = self.shown(attr)?;
         match self.ttl() {
@@ -236,7 +236,7 @@ impl Bridge {
     }
 
     /// Attributes from the database as the kernel gets them.
-    pub(crate) fn shown(&self, attr: &Attr) -> Result<larder_fuse_protocol::Attr, Errno> {
+    pub(crate) fn shown(&self, attr: &Metadata) -> Result<larder_fuse_protocol::Attr, Errno> {
         let mut shown = attr.clone();
         self.id_map.show(&mut shown);
         node_attr(&shown)
@@ -344,7 +344,7 @@ impl Bridge {
         new: NewNode<'_>,
         mode: u32,
         owner: Caller,
-    ) -> Result<Attr, Error> {
+    ) -> Result<Metadata, Error> {
         self.database
             .create_node(node_of(request.node), name, new, mode & 0o7777, owner)
     }
@@ -352,7 +352,7 @@ impl Bridge {
     /// Opens a regular file as `flags` ask.
     pub(crate) fn open_file(&self, node: NodeNumber, flags: OpenFlags) -> Result<Opened, Error> {
         let file = self.open_inside(node_of(node), flags)?;
-        let mode = file.attr()?.mode;
+        let mode = file.metadata()?.mode;
         let lock_node = self.database.lock_number(node)?;
         Ok(self.opened((node, lock_node), file, mode, flags))
     }
@@ -362,7 +362,7 @@ impl Bridge {
         let file = self.database.open_file(node, flags.is_write())?;
         if flags.is_write()
             && !flags.has(libc::O_APPEND)
-            && file.attr()?.flags.has(InodeFlags::APPEND)
+            && file.metadata()?.flags.has(InodeFlags::APPEND)
         {
             let why = "it is append-only; open it with O_APPEND";
             return Err(Error::new(ErrorKind::NotPermitted, why));
@@ -580,7 +580,7 @@ impl Bridge {
                     match listing.line((position - 2) as usize, load).map_err(fail)? {
                         Line::Entry(entry) => add(Listed::Entry(entry), position + 1)?,
                         Line::Name(name) => match self.database.lookup(node, &name) {
-                            Ok(Attr { node, kind, .. }) => {
+                            Ok(Metadata { node, kind, .. }) => {
                                 let entry = DirEntry { name, node, kind };
                                 add(Listed::Entry(&entry), position + 1)?
                             }
@@ -604,7 +604,7 @@ impl Bridge {
         node: NodeNumber,
         handle: Option<HandleNumber>,
         mut change: SetAttr,
-    ) -> Result<Attr, Error> {
+    ) -> Result<Metadata, Error> {
         if let Some(size_bytes) = change.size_bytes
             && let Some(Ok(file)) = handle.map(|handle| self.files.find(handle))
         {
@@ -617,7 +617,7 @@ impl Bridge {
             file.set_len(size_bytes)?;
             change.size_bytes = None;
             if change == SetAttr::default() {
-                return file.attr();
+                return file.metadata();
             }
         }
         self.database.set_attr(node_of(node), &change)

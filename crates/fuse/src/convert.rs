@@ -92,7 +92,7 @@ pub(crate) fn name_of(name: &[u8]) -> Result<Name, Errno> {
 }
 
 /// Attributes as the kernel wants them.
-pub(crate) fn node_attr(attr: &larder::Attr) -> Result<Attr, Errno> {
+pub(crate) fn node_attr(attr: &larder::Metadata) -> Result<Attr, Errno> {
     Ok(Attr {
         node: node_number(attr.node)?,
         size_bytes: attr.size_bytes,

@@ -11,7 +11,7 @@ use crate::bridge::{Bridge, File};
 use crate::convert::{name_of, node_of};
 use crate::errno::{errno, node_errno};
 use crate::shared_memory;
-use larder::{Attr, Error, ErrorKind, FileKind, Name};
+use larder::{Error, ErrorKind, FileKind, Metadata, Name};
 use larder_fuse_protocol::{Entry, Errno, Make, NodeNumber, OpenFlags, Opened, Request};
 
 /// How often a name that comes and goes is tried: each time somebody else was faster.
@@ -61,7 +61,7 @@ impl Bridge {
         &self,
         parent: NodeNumber,
         name: &Name,
-        (attr, file): (Attr, File),
+        (attr, file): (Metadata, File),
         open: OpenFlags,
     ) -> Result<(Entry, Opened), Errno> {
         let node = self.shown(&attr)?.node;
@@ -78,7 +78,7 @@ impl Bridge {
         request: &Request,
         name: &Name,
         open: OpenFlags,
-    ) -> Result<Option<(Attr, File)>, Error> {
+    ) -> Result<Option<(Metadata, File)>, Error> {
         self.database.catch_up_if_moved()?;
         let directory = self.database.attr(node_of(request.node))?;
         let mut attr = self.database.lookup(node_of(request.node), name)?;
@@ -100,12 +100,12 @@ impl Bridge {
                 file.drop_set_id()?;
             }
             file.set_len(0)?;
-            attr = file.attr()?;
+            attr = file.metadata()?;
         }
         Ok(Some((attr, file)))
     }
 
-    fn has_list(&self, attr: &Attr) -> Result<bool, Error> {
+    fn has_list(&self, attr: &Metadata) -> Result<bool, Error> {
         match self.database.xattr(attr.node, ACCESS_LIST) {
             Ok(_) => Ok(true),
             Err(error) if error.kind() == ErrorKind::NoAttribute => Ok(false),
@@ -118,8 +118,8 @@ impl Bridge {
 /// knows. The owner is let in by his bits. Of others the groups are not known, so those of the
 /// group and of all others must let them in.
 fn may_open(
-    file: &Attr,
-    directory: &Attr,
+    file: &Metadata,
+    directory: &Metadata,
     uid: u32,
     open: OpenFlags,
     has_list: impl FnOnce() -> Result<bool, Error>,
@@ -143,12 +143,12 @@ mod tests {
     use super::*;
     use larder::{Ino, NodeId, StoreId};
 
-    fn attr(uid: u32, mode: u32) -> Attr {
+    fn attr(uid: u32, mode: u32) -> Metadata {
         let (store, ino) = (StoreId::MAIN, Ino(2));
-        Attr {
+        Metadata {
             uid,
             gid: uid,
-            ..Attr::new(NodeId { store, ino }, FileKind::File, mode)
+            ..Metadata::new(NodeId { store, ino }, FileKind::File, mode)
         }
     }
 

@@ -14,7 +14,7 @@ use crate::convert::{
 use crate::errno::{errno, node_errno};
 use crate::handles::OpenDirectory;
 use crate::history::is_changing;
-use larder::{Attr, Caller, Error, ErrorKind, Name, NewNode, RenameMode, SetTime};
+use larder::{Caller, Error, ErrorKind, Metadata, Name, NewNode, RenameMode, SetTime};
 use larder_fuse_protocol::{
     AttrReply, CopyRange, Detail, DirectoryPlusReply, DirectoryReply, Entry, Errno, Fallocate,
     FileType, Filesystem, FopenFlags, GetAttr, GetStatx, HandleNumber, InitFlags, Ioctl,
@@ -623,7 +623,7 @@ impl Bridge {
         self.freshen()?;
         let handle = handle.filter(|_| slot_of_number(node).is_none()); // FUSE-13
         let attr = match handle.map(|handle| self.files.find(handle)) {
-            Some(Ok(file)) => file.attr().and_then(|attr| self.database.limited(attr)),
+            Some(Ok(file)) => file.metadata().and_then(|attr| self.database.limited(attr)),
             Some(Err(_)) | None => self.database.attr(node_of(node)),
         };
         self.attr_reply(attr, "attributes of", node)
@@ -631,7 +631,7 @@ impl Bridge {
 
     fn attr_reply(
         &self,
-        attr: Result<Attr, Error>,
+        attr: Result<Metadata, Error>,
         what: &str,
         node: NodeNumber,
     ) -> Result<AttrReply, Errno> {

@@ -37,8 +37,8 @@ use crate::options::HistoryAccess;
 pub(crate) use access::limit;
 use file::PastFile;
 use larder::{
-    Attr, Database, DirEntry, Error, ErrorKind, FileHandle, FileKind, Ino, Moment, Name, NodeId,
-    StoreId, parse_moment,
+    Database, DirEntry, Error, ErrorKind, FileHandle, FileKind, Ino, Metadata, Moment, Name,
+    NodeId, StoreId, parse_moment,
 };
 pub(crate) use open::Open;
 use std::collections::{HashMap, HashSet};
@@ -178,9 +178,9 @@ impl History {
 
     /// The attributes of a directory. It belongs to whoever the root belongs to, and is for who may
     /// read that.
-    pub(crate) fn directory_attr(&self, directory: Directory) -> Result<Attr, Error> {
-        let root = self.present.attr(NodeId::ROOT)?;
-        Ok(Attr {
+    pub(crate) fn directory_attr(&self, directory: Directory) -> Result<Metadata, Error> {
+        let root = self.present.nodes().metadata(NodeId::ROOT)?;
+        Ok(Metadata {
             node: directory.node(),
             kind: FileKind::Directory,
             mode: access::leading(
@@ -211,7 +211,7 @@ impl History {
         self: &Arc<History>,
         directory: Directory,
         name: &Name,
-    ) -> Result<Attr, Error> {
+    ) -> Result<Metadata, Error> {
         let found = match (directory, name.as_bytes()) {
             (Directory::Top, b"at") => return self.directory_attr(Directory::At),
             (Directory::Top, b"snapshots") => return self.directory_attr(Directory::Snapshots),
@@ -258,7 +258,7 @@ impl History {
             .collect::<Result<_, Error>>()?,
             Directory::At => Vec::new(),
             Directory::Snapshots => {
-                let rows = self.present.snapshots()?;
+                let rows = self.present.snapshots().list()?;
                 (rows.iter())
                     .map(|row| {
                         let entry = entry(row.name.as_bytes(), NodeId::ROOT)?;
@@ -287,7 +287,7 @@ impl History {
         let text = std::str::from_utf8(name.as_bytes())
             .map_err(|_| Error::new(ErrorKind::InvalidInput, "a moment is written in UTF-8"))?;
         let moment = parse_moment(text, self.present.now_ns())?;
-        let (seq, _) = self.present.resolve_moment(&moment)?;
+        let (seq, _) = self.present.history().resolve(&moment)?;
         if matches!(moment, Moment::Snapshot(_)) {
             return Ok(seq);
         }
@@ -304,7 +304,7 @@ impl History {
 
     fn find_snapshot(&self, name: &Name) -> Result<u64, Error> {
         let moment = Moment::Snapshot(name.to_string());
-        Ok(self.present.resolve_moment(&moment)?.0)
+        Ok(self.present.history().resolve(&moment)?.0)
     }
 
     /// Says in the log why a name is not there; not more often than somebody can read.
@@ -425,7 +425,7 @@ impl History {
                 _ => error,
             }
         })?;
-        if database.shows().map(|(shown, _)| shown) != Some(seq) {
+        if database.history().shown().map(|(shown, _)| shown) != Some(seq) {
             return Err(gone());
         }
         let open = Arc::new(Open { database });
@@ -552,7 +552,7 @@ impl Inside {
         Ok(past_node(number, node.ino))
     }
 
-    fn shown_attr(&self, attr: Attr) -> Result<Attr, Error> {
+    fn shown_attr(&self, attr: Metadata) -> Result<Metadata, Error> {
         let node = self.shown(attr.node)?;
         let attr = limit(
             self.history.access,
@@ -560,7 +560,7 @@ impl Inside {
             self.database(),
             attr,
         )?;
-        Ok(Attr { node, ..attr })
+        Ok(Metadata { node, ..attr })
     }
 
     fn shown_entry(&self, entry: DirEntry) -> Result<DirEntry, Error> {
@@ -568,18 +568,18 @@ impl Inside {
         Ok(DirEntry { node, ..entry })
     }
 
-    pub(crate) fn lookup(&self, name: &Name) -> Result<Attr, Error> {
-        self.shown_attr(self.database().lookup(self.then(), name)?)
+    pub(crate) fn lookup(&self, name: &Name) -> Result<Metadata, Error> {
+        self.shown_attr(self.database().nodes().lookup(self.then(), name)?)
     }
 
-    pub(crate) fn attr(&self) -> Result<Attr, Error> {
-        self.shown_attr(self.database().attr(self.then())?)
+    pub(crate) fn attr(&self) -> Result<Metadata, Error> {
+        self.shown_attr(self.database().nodes().metadata(self.then())?)
     }
 
     pub(crate) fn parent(&self) -> Result<NodeId, Error> {
         match self.then() {
             NodeId::ROOT => Ok(self.slot.view.directory.node()),
-            node => self.shown(self.database().parent(node)?),
+            node => self.shown(self.database().nodes().parent(node)?),
         }
     }
 
@@ -597,20 +597,20 @@ impl Inside {
     }
 
     pub(crate) fn read_link(&self) -> Result<Vec<u8>, Error> {
-        self.database().read_link(self.then())
+        self.database().nodes().read_link(self.then())
     }
 
     pub(crate) fn xattrs(&self) -> Result<Vec<Vec<u8>>, Error> {
-        self.database().xattrs(self.then())
+        self.database().attributes().list(self.then())
     }
 
     pub(crate) fn xattr(&self, name: &[u8]) -> Result<Vec<u8>, Error> {
-        self.database().xattr(self.then(), name)
+        self.database().attributes().get(self.then(), name)
     }
 
     /// Opens a regular file for reading; the handle keeps the past open (`FUSE-10`).
     pub(crate) fn open_file(&self) -> Result<Box<dyn FileHandle>, Error> {
-        let file = self.database().open_file(self.then(), false)?;
+        let file = self.database().nodes().open(self.then(), false)?;
         let node = self.shown(self.then())?;
         Ok(Box::new(PastFile::new(file, node, self.hold())))
     }
@@ -633,9 +633,9 @@ pub(crate) fn read_dir(
     and_attr: bool,
 ) -> Result<Vec<DirEntry>, Error> {
     if !and_attr {
-        return database.read_dir(node, after, limit);
+        return database.nodes().read_dir(node, after, limit);
     }
-    let entries = database.read_dir_plus(node, after, limit)?;
+    let entries = database.nodes().read_dir_plus(node, after, limit)?;
     Ok(entries.into_iter().map(|(entry, _)| entry).collect())
 }
 

@@ -20,7 +20,7 @@
 //!
 //! Pure: no I/O.
 
-use larder::{Attr, Error, ErrorKind, FileKind};
+use larder::{Error, ErrorKind, FileKind, Metadata};
 
 /// What the kernel takes for "no such id"; `stat` then shows 65534 (nobody).
 pub const UNMAPPED: u32 = u32::MAX;
@@ -183,7 +183,7 @@ impl IdMap {
     }
 
     /// Attributes from the database as the mount shows them.
-    pub fn show(&self, attr: &mut Attr) {
+    pub fn show(&self, attr: &mut Metadata) {
         attr.uid = self.users.to_host(attr.uid);
         attr.gid = self.groups.to_host(attr.gid);
         let mask = match attr.kind {
@@ -470,11 +470,11 @@ mod tests {
         assert!(!masked.has_acls());
     }
 
-    fn attr(kind: FileKind, mode: u32) -> Attr {
-        Attr {
+    fn attr(kind: FileKind, mode: u32) -> Metadata {
+        Metadata {
             uid: 7,
             gid: 7,
-            ..Attr::new(larder::NodeId::ROOT, kind, mode)
+            ..Metadata::new(larder::NodeId::ROOT, kind, mode)
         }
     }
 }

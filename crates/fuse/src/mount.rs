@@ -62,7 +62,7 @@ pub fn mount(
             let moment = parse_moment(text, database.now_ns())?;
             let past = database.as_of(&moment)?;
             // Where the history of main begins later, nobody could enter it.
-            past.attr(NodeId::ROOT)?;
+            past.nodes().metadata(NodeId::ROOT)?;
             Some(past)
         }
         None => None,
@@ -85,7 +85,7 @@ pub fn mount(
             ),
         ));
     };
-    database.serves(info.device.1);
+    database.sessions().serves(info.device.1);
     let watch = Arc::new(Watch::new(
         database.directory(),
         &place,
@@ -95,7 +95,7 @@ pub fn mount(
     let mut mounted = Mounted {
         unmounter: Unmounter::new(&info),
         monitor: Monitor::new(watch.clone()),
-        shows: past.as_ref().and_then(Database::shows),
+        shows: past.as_ref().and_then(|past| past.history().shown()),
         server: None,
     };
 
@@ -117,7 +117,7 @@ pub fn mount(
             tell_of_changes(&database, &changes, &stale_names);
             let server_pid = std::process::id();
             let name = format!("the mount at {} (process {server_pid})", place.display());
-            Some(database.follow(&name)?)
+            Some(database.feed().follow(&name)?)
         }
     };
     let tree = Tree::new(database.clone(), past.clone(), options);
@@ -126,7 +126,7 @@ pub fn mount(
             "'/.larder' is a file or directory of the user's own, so history is not shown there; \
              rename it, or mount moments with '-o asof='"
         );
-    } else if options.history == HistoryListing::Shown && !database.keeps_history() {
+    } else if options.history == HistoryListing::Shown && !database.history().is_kept() {
         tracing::warn!(
             "the database keeps no history (its retention is 0), so there is no '.larder'"
         );
@@ -299,7 +299,7 @@ impl Server {
             // The bridge and all its handles are dropped in there.
             // It answers already: two mounts may begin at the same time (`COMPANY-2`).
             if follower.is_some()
-                && let Err(error) = database.join_company(is_writer)
+                && let Err(error) = database.sessions().join_company(is_writer)
             {
                 tracing::warn!("other mounts do not know of this one: {error}");
             }
@@ -343,7 +343,7 @@ impl Server {
 /// Has commands find that this mount shows what they have done (`FUSE-18`).
 fn follow(follower: &Follower, database: &Database, changes: &Changes) {
     while let Some(request) = follower.next() {
-        let caught_up = meet(database, changes).and_then(|()| database.catch_up());
+        let caught_up = meet(database, changes).and_then(|()| database.sessions().catch_up());
         match caught_up {
             Ok(()) => {
                 changes.settle();
@@ -361,13 +361,13 @@ fn follow(follower: &Follower, database: &Database, changes: &Changes) {
 /// Looks who else is there; if somebody has come who writes, the kernel is to ask from now on
 /// (`COMPANY-1`).
 fn meet(database: &Database, changes: &Changes) -> Result<(), Error> {
-    let was_alone = !database.has_writers_beside();
-    let was_unseen = !database.has_followers_beside();
-    if database.look_for_company()? && was_alone {
+    let was_alone = !database.sessions().has_writers_beside();
+    let was_unseen = !database.sessions().has_followers_beside();
+    if database.sessions().look_for_company()? && was_alone {
         changes.names();
     }
     match was_unseen {
-        true => database.show_others(false), // COMPANY-7, for what was removed before
+        true => database.sessions().show_others(false), // COMPANY-7, for what was removed before
         false => Ok(()),
     }
 }
@@ -376,14 +376,16 @@ fn meet(database: &Database, changes: &Changes) -> Result<(), Error> {
 fn tell_of_changes(database: &Database, changes: &Arc<Changes>, names: &Arc<StaleNames>) {
     let changes: Weak<Changes> = Arc::downgrade(changes);
     let names: Weak<StaleNames> = Arc::downgrade(names);
-    database.on_foreign_changes(Box::new(move |change| {
-        if let Some(names) = names.upgrade() {
-            names.note(change);
-        }
-        if let Some(changes) = changes.upgrade() {
-            changes.foreign(change);
-        }
-    }));
+    database
+        .sessions()
+        .on_foreign_changes(Box::new(move |change| {
+            if let Some(names) = names.upgrade() {
+                names.note(change);
+            }
+            if let Some(changes) = changes.upgrade() {
+                changes.foreign(change);
+            }
+        }));
 }
 
 /// Mounts at `place` and returns the device of the mount.

@@ -11,8 +11,8 @@ use crate::handles::Held;
 use crate::history::{Directory, History, NAME, limit, read_dir};
 use crate::options::{HistoryAccess, HistoryListing, MountOptions};
 use larder::{
-    AccessRule, Attr, Caller, Database, DirEntry, Error, ErrorKind, FileHandle, FileKind,
-    InodeFlags, Keeper, Name, NewNode, NodeId, RenameMode, SetAttr, SpaceReport, XattrMode,
+    AccessRule, Caller, Database, DirEntry, Error, ErrorKind, FileHandle, FileKind, InodeFlags,
+    Keeper, Metadata, Name, NewNode, NodeId, RenameMode, SetAttr, SpaceReport, XattrMode,
 };
 use larder_fuse_protocol::NodeNumber;
 use std::sync::{Arc, Weak};
@@ -49,7 +49,7 @@ impl Tree {
     pub(crate) fn new(present: Database, past: Option<Database>, options: &MountOptions) -> Tree {
         let (listing, access) = (options.history, options.history_access);
         let has_history =
-            past.is_none() && listing != HistoryListing::Off && present.keeps_history();
+            past.is_none() && listing != HistoryListing::Off && present.history().is_kept();
         Tree {
             history: has_history.then(|| Arc::new(History::new(present.clone(), access))),
             is_present: past.is_none(),
@@ -69,7 +69,10 @@ impl Tree {
     /// there.
     pub(crate) fn is_hidden_by_user(&self) -> Result<bool, Error> {
         let name = Name::new(NAME).map_err(|_| read_only())?;
-        match (&self.history, self.database.lookup(NodeId::ROOT, &name)) {
+        match (
+            &self.history,
+            self.database.nodes().lookup(NodeId::ROOT, &name),
+        ) {
             (None, _) => Ok(false),
             (Some(_), Ok(_)) => Ok(true),
             (Some(_), Err(error)) if error.kind() == ErrorKind::NotFound => Ok(false),
@@ -78,21 +81,22 @@ impl Tree {
     }
 
     /// Attributes of what `database` shows, within what is allowed of the past (`FUSE-13`).
-    pub(crate) fn limited(&self, attr: Attr) -> Result<Attr, Error> {
+    pub(crate) fn limited(&self, attr: Metadata) -> Result<Metadata, Error> {
         limit(self.access, &self.present, &self.database, attr)
     }
 
     /// Whether what the kernel gets of a node changes with the present (`FUSE-13`), of which it is
     /// told only by the present's nodes. What leads to moments is as the root is now.
     pub(crate) fn follows_present(&self, node: NodeId) -> bool {
-        let is_past = || slot_of(node).is_some() || self.database.present_node(node).is_some();
+        let is_past =
+            || slot_of(node).is_some() || self.database.sessions().present_node(node).is_some();
         slot_of(node) == Some(0) || self.access == HistoryAccess::Both && is_past()
     }
 
     /// The commit that a node is shown as of; 0: it is of the present, or leads to the past.
     pub(crate) fn moment_of(&self, node: NodeId) -> u64 {
         let moment = match slot_of(node) {
-            None => self.database.shows().map(|(seq, _)| seq),
+            None => self.database.history().shown().map(|(seq, _)| seq),
             Some(slot) => (self.history.as_ref()).and_then(|history| history.moment_of(slot)),
         };
         moment.unwrap_or(0)
@@ -127,11 +131,11 @@ impl Tree {
 
     // ---- names ----------------------------------------------------------------------------
 
-    pub(crate) fn lookup(&self, parent: NodeId, name: &Name) -> Result<Attr, Error> {
+    pub(crate) fn lookup(&self, parent: NodeId, name: &Name) -> Result<Metadata, Error> {
         match self.place(parent)? {
             Place::Directory(history, directory) => history.lookup(directory, name),
             Place::Past(inside) => inside.lookup(name),
-            Place::Database => match (self.database.lookup(parent, name), &self.history) {
+            Place::Database => match (self.database.nodes().lookup(parent, name), &self.history) {
                 (Err(error), Some(history))
                     if error.kind() == ErrorKind::NotFound
                         && parent == NodeId::ROOT
@@ -146,7 +150,7 @@ impl Tree {
 
     pub(crate) fn parent(&self, node: NodeId) -> Result<NodeId, Error> {
         match self.place(node)? {
-            Place::Database => self.database.parent(node),
+            Place::Database => self.database.nodes().parent(node),
             Place::Directory(_, Directory::Top) => Ok(NodeId::ROOT),
             Place::Directory(..) => Ok(Directory::Top.node()),
             Place::Past(inside) => inside.parent(),
@@ -208,9 +212,11 @@ impl Tree {
         new: NewNode<'_>,
         mode: u32,
         caller: Caller,
-    ) -> Result<Attr, Error> {
+    ) -> Result<Metadata, Error> {
         self.require_free(parent, name)?;
-        self.database.create_node(parent, name, new, mode, caller)
+        self.database
+            .nodes()
+            .create_node(parent, name, new, mode, caller)
     }
 
     pub(crate) fn create_anonymous(
@@ -219,9 +225,10 @@ impl Tree {
         mode: u32,
         is_linkable: bool,
         caller: Caller,
-    ) -> Result<(Attr, File), Error> {
+    ) -> Result<(Metadata, File), Error> {
         self.require_present(parent)?;
         self.database
+            .nodes()
             .create_anonymous(parent, mode, is_linkable, caller)
     }
 
@@ -232,25 +239,32 @@ impl Tree {
         mode: u32,
         caller: Caller,
         write: bool,
-    ) -> Result<(Attr, File), Error> {
+    ) -> Result<(Metadata, File), Error> {
         self.require_free(parent, name)?;
-        self.database.create_file(parent, name, mode, caller, write)
+        self.database
+            .nodes()
+            .create_file(parent, name, mode, caller, write)
     }
 
-    pub(crate) fn link(&self, node: NodeId, parent: NodeId, name: &Name) -> Result<Attr, Error> {
+    pub(crate) fn link(
+        &self,
+        node: NodeId,
+        parent: NodeId,
+        name: &Name,
+    ) -> Result<Metadata, Error> {
         require_one_moment(node, parent)?;
         self.require_free(parent, name)?;
-        self.database.link(node, parent, name)
+        self.database.nodes().link(node, parent, name)
     }
 
     pub(crate) fn unlink(&self, parent: NodeId, name: &Name) -> Result<(), Error> {
         self.require_free(parent, name)?;
-        self.database.unlink(parent, name)
+        self.database.nodes().unlink(parent, name)
     }
 
     pub(crate) fn remove_dir(&self, parent: NodeId, name: &Name) -> Result<(), Error> {
         self.require_free(parent, name)?;
-        self.database.remove_dir(parent, name)
+        self.database.nodes().remove_dir(parent, name)
     }
 
     pub(crate) fn rename(
@@ -265,12 +279,13 @@ impl Tree {
         self.require_free(parent, name)?;
         self.require_free(new_parent, new_name)?;
         self.database
+            .nodes()
             .rename(parent, name, new_parent, new_name, mode)
     }
 
     pub(crate) fn read_link(&self, node: NodeId) -> Result<Vec<u8>, Error> {
         match self.place(node)? {
-            Place::Database => self.database.read_link(node),
+            Place::Database => self.database.nodes().read_link(node),
             Place::Directory(..) => Err(not_a_file()),
             Place::Past(inside) => inside.read_link(),
         }
@@ -278,33 +293,33 @@ impl Tree {
 
     // ---- attributes and content -------------------------------------------------------------
 
-    pub(crate) fn attr(&self, node: NodeId) -> Result<Attr, Error> {
+    pub(crate) fn attr(&self, node: NodeId) -> Result<Metadata, Error> {
         match self.place(node)? {
-            Place::Database => self.limited(self.database.attr(node)?),
+            Place::Database => self.limited(self.database.nodes().metadata(node)?),
             Place::Directory(history, directory) => history.directory_attr(directory),
             Place::Past(inside) => inside.attr(),
         }
     }
 
-    pub(crate) fn set_attr(&self, node: NodeId, change: &SetAttr) -> Result<Attr, Error> {
+    pub(crate) fn set_attr(&self, node: NodeId, change: &SetAttr) -> Result<Metadata, Error> {
         self.require_present(node)?;
-        self.database.set_attr(node, change)
+        self.database.nodes().set_attr(node, change)
     }
 
     pub(crate) fn set_flags(&self, node: NodeId, flags: InodeFlags) -> Result<(), Error> {
         self.require_present(node)?;
-        self.database.set_flags(node, flags)
+        self.database.attributes().set_flags(node, flags)
     }
 
     /// Of the present only.
     pub(crate) fn note_access(&self, node: NodeId, rule: AccessRule) -> Result<bool, Error> {
         self.require_present(node)?;
-        self.database.note_access(node, rule)
+        self.database.attributes().note_access(node, rule)
     }
 
     pub(crate) fn xattrs(&self, node: NodeId) -> Result<Vec<Vec<u8>>, Error> {
         match self.place(node)? {
-            Place::Database => self.database.xattrs(node),
+            Place::Database => self.database.attributes().list(node),
             Place::Directory(..) => Ok(Vec::new()),
             Place::Past(inside) => inside.xattrs(),
         }
@@ -312,7 +327,7 @@ impl Tree {
 
     pub(crate) fn xattr(&self, node: NodeId, name: &[u8]) -> Result<Vec<u8>, Error> {
         match self.place(node)? {
-            Place::Database => self.database.xattr(node, name),
+            Place::Database => self.database.attributes().get(node, name),
             Place::Directory(..) => Err(Error::new(ErrorKind::NoAttribute, "it has none")),
             Place::Past(inside) => inside.xattr(name),
         }
@@ -326,12 +341,12 @@ impl Tree {
         mode: XattrMode,
     ) -> Result<(), Error> {
         self.require_present(node)?;
-        self.database.set_xattr(node, name, value, mode)
+        self.database.attributes().set(node, name, value, mode)
     }
 
     pub(crate) fn remove_xattr(&self, node: NodeId, name: &[u8]) -> Result<(), Error> {
         self.require_present(node)?;
-        self.database.remove_xattr(node, name)
+        self.database.attributes().remove(node, name)
     }
 
     pub(crate) fn open_file(&self, node: NodeId, write: bool) -> Result<File, Error> {
@@ -339,7 +354,7 @@ impl Tree {
             self.require_present(node)?;
         }
         match self.place(node)? {
-            Place::Database => self.database.open_file(node, write),
+            Place::Database => self.database.nodes().open(node, write),
             Place::Directory(..) => Err(not_a_file()),
             Place::Past(inside) => inside.open_file(),
         }
@@ -365,13 +380,13 @@ impl Tree {
     pub(crate) fn keep_for<K: Keeper + 'static>(&self, keeper: &Arc<K>) {
         if self.is_present {
             let keeper: Weak<K> = Arc::downgrade(keeper);
-            self.present.set_keeper(keeper);
+            self.present.sessions().set_keeper(keeper);
         }
     }
 
     /// A node that was kept is not known any more.
     pub(crate) fn let_go(&self, node: NodeId) {
-        self.present.let_go(node);
+        self.present.sessions().let_go(node);
     }
 
     // ---- all of it --------------------------------------------------------------------------
@@ -383,23 +398,23 @@ impl Tree {
     // ---- others ---------------------------------------------------------------------------
 
     pub(crate) fn catch_up_if_moved(&self) -> Result<(), Error> {
-        self.present.catch_up_if_moved()
+        self.present.sessions().catch_up_if_moved()
     }
 
     pub(crate) fn has_writers_beside(&self) -> bool {
-        self.present.has_writers_beside()
+        self.present.sessions().has_writers_beside()
     }
 
     pub(crate) fn has_followers_beside(&self) -> bool {
-        self.present.has_followers_beside()
+        self.present.sessions().has_followers_beside()
     }
 
     pub(crate) fn show_others(&self, gives_way: bool) -> Result<(), Error> {
-        self.present.show_others(gives_way)
+        self.present.sessions().show_others(gives_way)
     }
 
     pub(crate) fn space(&self) -> Result<SpaceReport, Error> {
-        self.present.space()
+        self.present.maintenance().space()
     }
 }
 

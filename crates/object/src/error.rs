@@ -3,6 +3,7 @@
 use larder_catalog::CatalogError;
 use larder_segment::SegmentError;
 use larder_space::format::NameError;
+use std::io;
 
 /// What kind of failure it is; each tells the caller what to do. Edges map it to errno, exit codes
 /// and status codes, exhaustively.
@@ -69,6 +70,36 @@ pub struct Error {
     kind: ErrorKind,
     context: String,
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
+}
+
+/// With the kind of the standard library that comes nearest; the error itself is its source.
+impl From<Error> for io::Error {
+    fn from(error: Error) -> io::Error {
+        let kind = match error.kind {
+            ErrorKind::NotFound | ErrorKind::NoAttribute => io::ErrorKind::NotFound,
+            ErrorKind::Exists => io::ErrorKind::AlreadyExists,
+            ErrorKind::NotADirectory => io::ErrorKind::NotADirectory,
+            ErrorKind::IsADirectory => io::ErrorKind::IsADirectory,
+            ErrorKind::NotEmpty => io::ErrorKind::DirectoryNotEmpty,
+            ErrorKind::InvalidInput | ErrorKind::NotADatabase => io::ErrorKind::InvalidInput,
+            ErrorKind::TooManyLinks => io::ErrorKind::TooManyLinks,
+            ErrorKind::FileTooLarge | ErrorKind::TooBig => io::ErrorKind::FileTooLarge,
+            ErrorKind::NoSpace => io::ErrorKind::StorageFull,
+            ErrorKind::ReadOnly => io::ErrorKind::ReadOnlyFilesystem,
+            ErrorKind::NotPermitted => io::ErrorKind::PermissionDenied,
+            ErrorKind::Unsupported | ErrorKind::NewerFormat => io::ErrorKind::Unsupported,
+            ErrorKind::CrossStore => io::ErrorKind::CrossesDevices,
+            ErrorKind::Busy | ErrorKind::Conflict => io::ErrorKind::ResourceBusy,
+            ErrorKind::TimedOut => io::ErrorKind::TimedOut,
+            ErrorKind::Corrupt => io::ErrorKind::InvalidData,
+            ErrorKind::NameTooLong
+            | ErrorKind::TooManySymlinks
+            | ErrorKind::Io
+            | ErrorKind::Stopped
+            | ErrorKind::Sql => io::ErrorKind::Other,
+        };
+        io::Error::new(kind, error)
+    }
 }
 
 /// `Result` with [`Error`].

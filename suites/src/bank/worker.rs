@@ -5,7 +5,9 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use larder::{Database, Error, ErrorKind, Name, OpenOptions, RenameMode, SqlValue, Transaction};
+use larder::{
+    Database, DatabaseOptions, Error, ErrorKind, Name, RenameMode, SqlValue, Transaction,
+};
 use larder_testkit::{Rng, Step};
 use rusqlite::{Connection, TransactionBehavior};
 
@@ -43,9 +45,9 @@ fn explain(error: Error) -> String {
 }
 
 fn open(database: &Path) -> Result<Database, String> {
-    let options = OpenOptions {
+    let options = DatabaseOptions {
         label: "bank".into(),
-        ..OpenOptions::default()
+        ..DatabaseOptions::default()
     };
     Database::open(database, options).map_err(explain)
 }
@@ -53,14 +55,14 @@ fn open(database: &Path) -> Result<Database, String> {
 /// Makes folders, documents and tables.
 pub(super) fn found(path: &Path) -> Result<(), String> {
     let database = open(path)?;
-    let mut sql = database.sql(false).map_err(explain)?;
+    let mut sql = database.sql().open(false).map_err(explain)?;
     let tables = "CREATE TABLE doc (id INTEGER PRIMARY KEY, folder INTEGER NOT NULL, moves \
         INTEGER NOT NULL);
         CREATE TABLE entry (id INTEGER PRIMARY KEY, list INTEGER NOT NULL, value INTEGER NOT \
         NULL, is_move INTEGER NOT NULL);
         CREATE INDEX entry_list ON entry (list)";
     sql.execute(tables, &mut |_| Ok(())).map_err(explain)?;
-    let all = database.transaction(|txn| {
+    let all = database.transactions().run(|txn| {
         for folder in 0..FOLDERS {
             let name = Name::new(format!("f{folder}").as_bytes())
                 .map_err(|_| Error::new(ErrorKind::InvalidInput, "a folder's name"))?;
@@ -69,7 +71,7 @@ pub(super) fn found(path: &Path) -> Result<(), String> {
                 gid: 0,
                 umask: 0,
             };
-            txn.create_node(
+            txn.nodes().create_node(
                 larder::NodeId::ROOT,
                 &name,
                 larder::NewNode::Directory,
@@ -79,7 +81,8 @@ pub(super) fn found(path: &Path) -> Result<(), String> {
         }
         for id in 0..DOCUMENTS {
             let folder = id % FOLDERS;
-            txn.put(format!("/f{folder}/doc{id}").as_bytes(), b"0")?;
+            txn.files()
+                .write(format!("/f{folder}/doc{id}").as_bytes(), b"0")?;
             let row = [
                 SqlValue::Integer(id as i64),
                 SqlValue::Integer(folder as i64),
@@ -147,7 +150,7 @@ fn serve_by_api(path: &Path, session: u64, rng: &mut Rng, diary: &mut File) -> R
     for serial in 0.. {
         let began = now();
         let value = (session << 32) + 2 * serial;
-        let txn = database.begin().map_err(explain)?;
+        let txn = database.transactions().begin().map_err(explain)?;
         let moved = transfer(&txn, value, rng);
         let steps = match moved {
             Ok(steps) => steps,
@@ -199,14 +202,19 @@ fn transfer(txn: &Transaction, value: u64, rng: &mut Rng) -> Result<Vec<Step>, S
     let (from, moves) = (number(&values[0])?, number(&values[1])?);
     let to = (from + 1 + rng.below(FOLDERS - 1)) % FOLDERS;
     let place = |folder: u64| format!("/f{folder}/doc{id}");
-    let said = txn.get(place(from).as_bytes())?;
+    let said = txn.files().read(place(from).as_bytes())?;
     if said != moves.to_string().as_bytes() {
         return Err(Stop::Fault(format!(
             "doc{id} says {said:?}, its row {moves}"
         )));
     }
-    let folder =
-        |number: u64| Ok::<_, Error>(txn.resolve(format!("/f{number}").as_bytes(), true)?.node);
+    let folder = |number: u64| {
+        Ok::<_, Error>(
+            txn.nodes()
+                .resolve(format!("/f{number}").as_bytes(), true)?
+                .node,
+        )
+    };
     let name =
         Name::new(format!("doc{id}").as_bytes()).map_err(|_| "a document's name".to_owned())?;
     let mut steps = Vec::new();
@@ -214,14 +222,15 @@ fn transfer(txn: &Transaction, value: u64, rng: &mut Rng) -> Result<Vec<Step>, S
     if rng.chance(70) {
         steps.push(read_list(txn, from_list)?);
     }
-    txn.rename(
+    txn.nodes().rename(
         folder(from)?,
         &name,
         folder(to)?,
         &name,
         RenameMode::NoReplace,
     )?;
-    txn.put(place(to).as_bytes(), (moves + 1).to_string().as_bytes())?;
+    txn.files()
+        .write(place(to).as_bytes(), (moves + 1).to_string().as_bytes())?;
     txn.sql(
         "UPDATE doc SET folder = ?2, moves = moves + 1 WHERE id = ?1",
         &[SqlValue::Integer(id as i64), SqlValue::Integer(to as i64)],
@@ -246,7 +255,7 @@ fn transfer(txn: &Transaction, value: u64, rng: &mut Rng) -> Result<Vec<Step>, S
 fn look_by_api(path: &Path, diary: &mut File) -> Result<(), String> {
     let database = open(path)?;
     loop {
-        let txn = database.begin().map_err(explain)?;
+        let txn = database.transactions().begin().map_err(explain)?;
         match look(&txn) {
             Ok(()) => note(diary, "look")?,
             Err(Stop::Conflict) => {}
@@ -265,7 +274,7 @@ fn look(txn: &Transaction) -> Result<(), Stop> {
     for row in rows {
         let [id, folder, moves] = [0, 1, 2].map(|index| number(&row.values[index]));
         let (id, folder, moves) = (id?, folder?, moves?);
-        let said = txn.get(format!("/f{folder}/doc{id}").as_bytes())?;
+        let said = txn.files().read(format!("/f{folder}/doc{id}").as_bytes())?;
         if said != moves.to_string().as_bytes() {
             return Err(Stop::Fault(format!(
                 "doc{id} says {said:?}, its row {moves}"
@@ -274,8 +283,11 @@ fn look(txn: &Transaction) -> Result<(), Stop> {
     }
     let mut count = 0;
     for folder in 0..FOLDERS {
-        let node = txn.resolve(format!("/f{folder}").as_bytes(), true)?.node;
-        let entries = txn.read_dir(node, None, 10_000)?;
+        let node = txn
+            .nodes()
+            .resolve(format!("/f{folder}").as_bytes(), true)?
+            .node;
+        let entries = txn.nodes().read_dir(node, None, 10_000)?;
         count += (entries.iter())
             .filter(|entry| entry.name.as_bytes().starts_with(b"doc"))
             .count() as u64;
@@ -377,7 +389,7 @@ pub(super) fn final_read(path: &Path, diary: &Path) -> Result<(), String> {
     let database = open(path)?;
     let mut diary = diary_at(diary)?;
     let began = now();
-    let txn = database.begin().map_err(explain)?;
+    let txn = database.transactions().begin().map_err(explain)?;
     let stop = |stop| match stop {
         Stop::Conflict => "a conflict with nobody".to_owned(),
         Stop::Fault(line) => line,

@@ -1,7 +1,7 @@
 //! Entries of a directory inside a database.
 
 use crate::error::Result;
-use larder::{Attr, Database, DirEntry, ErrorKind, Name, NodeId};
+use larder::{Database, DirEntry, ErrorKind, Metadata, Name, NodeId};
 
 /// Directory entries that are fetched at a time.
 const PAGE_ENTRIES: usize = 1000;
@@ -15,7 +15,9 @@ pub(crate) fn for_each_entry(
 ) -> Result<()> {
     let mut after: Option<Name> = None;
     loop {
-        let page = database.read_dir(directory, after.as_ref(), PAGE_ENTRIES)?;
+        let page = database
+            .nodes()
+            .read_dir(directory, after.as_ref(), PAGE_ENTRIES)?;
         let is_last = page.len() < PAGE_ENTRIES;
         after = page.last().map(|entry| entry.name.clone());
         page.into_iter().try_for_each(&mut visit)?;
@@ -30,8 +32,8 @@ pub(super) fn lookup(
     database: &Database,
     parent: NodeId,
     name: &Name,
-) -> larder::Result<Option<Attr>> {
-    match database.lookup(parent, name) {
+) -> larder::Result<Option<Metadata>> {
+    match database.nodes().lookup(parent, name) {
         Ok(attr) => Ok(Some(attr)),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),

@@ -6,13 +6,13 @@ use crate::address::{DbAddress, join};
 use crate::error::{At, Failure, Result};
 use crate::side::{Carry, Content, Folder, Found, Inode, SELF, replaced};
 use larder::{
-    Attr, Caller, Database, ErrorKind, FileHandle, FileKind, Ino, Name, NewNode, NodeId,
+    Caller, Database, ErrorKind, FileHandle, FileKind, Ino, Metadata, Name, NewNode, NodeId,
     SeekTarget, SetAttr, SetTime, StoreId, XattrMode,
 };
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 
-pub(super) fn found(attr: &Attr) -> Found {
+pub(super) fn found(attr: &Metadata) -> Found {
     Found {
         kind: attr.kind,
         mode: attr.mode,
@@ -73,6 +73,7 @@ impl InsideFolder {
         let key = self.name(name)?;
         let made = self
             .database
+            .nodes()
             .create_node(self.node, &key, new, mode, Caller::current())
             .at(|| self.show(name))?;
         Ok(made.node)
@@ -81,7 +82,8 @@ impl InsideFolder {
     fn file(&self, node: NodeId, name: &[u8], is_written: bool) -> Result<InsideFile> {
         let handle = self
             .database
-            .open_file(node, is_written)
+            .nodes()
+            .open(node, is_written)
             .at(|| self.show(name))?;
         let node = self.node_at(node, name);
         Ok(InsideFile { handle, node })
@@ -126,7 +128,7 @@ impl Folder for InsideFolder {
     fn find(&self, name: &[u8]) -> Result<Option<Found>> {
         let what = || self.show(name);
         let attr = match name {
-            SELF => Some(self.database.attr(self.node).at(what)?),
+            SELF => Some(self.database.nodes().metadata(self.node).at(what)?),
             name => lookup(&self.database, self.node, &self.name(name)?).at(what)?,
         };
         Ok(attr.map(|attr| found(&attr)))
@@ -153,7 +155,7 @@ impl Folder for InsideFolder {
         let what = || self.show(name);
         let attr = lookup(&self.database, self.node, &self.name(name)?).at(what)?;
         match attr.filter(|attr| attr.kind == FileKind::Symlink) {
-            Some(link) => self.database.read_link(link.node).at(what),
+            Some(link) => self.database.nodes().read_link(link.node).at(what),
             None => Err(replaced(&self.show(name))),
         }
     }
@@ -195,6 +197,7 @@ impl Folder for InsideFolder {
             ino: Ino(ino),
         };
         self.database
+            .nodes()
             .link(node, self.node, &self.name(name)?)
             .at(|| self.show(name))?;
         Ok(())
@@ -202,12 +205,14 @@ impl Folder for InsideFolder {
 
     fn unlink(&self, name: &[u8]) -> Result<()> {
         self.database
+            .nodes()
             .unlink(self.node, &self.name(name)?)
             .at(|| self.show(name))
     }
 
     fn remove_dir(&self, name: &[u8]) -> Result<()> {
         self.database
+            .nodes()
             .remove_dir(self.node, &self.name(name)?)
             .at(|| self.show(name))
     }
@@ -232,13 +237,21 @@ struct InsideNode {
 
 impl Inode for InsideNode {
     fn found(&self) -> Result<Found> {
-        let attr = self.database.attr(self.node).at(|| self.shown.clone())?;
+        let attr = self
+            .database
+            .nodes()
+            .metadata(self.node)
+            .at(|| self.shown.clone())?;
         Ok(found(&attr))
     }
 
     fn xattrs(&self) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
-        let names = self.database.xattrs(self.node).at(|| self.shown.clone())?;
-        let value_of = |name: Vec<u8>| match self.database.xattr(self.node, &name) {
+        let names = self
+            .database
+            .attributes()
+            .list(self.node)
+            .at(|| self.shown.clone())?;
+        let value_of = |name: Vec<u8>| match self.database.attributes().get(self.node, &name) {
             Ok(value) => Some(Ok((name, value))),
             // Removed since the names were listed.
             Err(error) if error.kind() == ErrorKind::NoAttribute => None,
@@ -250,7 +263,8 @@ impl Inode for InsideNode {
     fn set_xattr(&self, name: &[u8], value: &[u8]) -> Result<()> {
         let attribute = String::from_utf8_lossy(name);
         self.database
-            .set_xattr(self.node, name, value, XattrMode::Set)
+            .attributes()
+            .set(self.node, name, value, XattrMode::Set)
             .at(|| format!("{}: attribute {attribute}", self.shown))
     }
 
@@ -265,6 +279,7 @@ impl Inode for InsideNode {
             ..SetAttr::default()
         };
         self.database
+            .nodes()
             .set_attr(self.node, &change)
             .at(|| self.shown.clone())?;
         Ok(())

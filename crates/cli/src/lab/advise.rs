@@ -107,12 +107,12 @@ fn measure_plan(args: &LabAdviseArgs, place: &Path, measure: Measure<'_>) -> Res
 fn sizes_in_database(path: &Path) -> Result<Vec<u64>> {
     with_database(path, "lab advise", |database| {
         let mut bytes = Vec::new();
-        for store in database.stores()? {
+        for store in database.stores().list()? {
             if store.table != store.name {
                 continue;
             }
             let sql = format!("SELECT size FROM \"{}\" WHERE kind = 'file'", store.name);
-            database.sql(true)?.execute(&sql, &mut |row| {
+            database.sql().open(true)?.execute(&sql, &mut |row| {
                 if let Some(SqlValue::Integer(size)) = row.values.first() {
                     bytes.push(size.unsigned_abs());
                 }
@@ -151,7 +151,7 @@ fn sizes_in_directory(place: &Path) -> Result<Vec<u64>> {
 /// asks for.
 fn apply(path: &Path, advised: &Tuning) -> Result<Tuning> {
     with_database(path, "lab advise", |database| {
-        let before = database.tuning()?;
+        let before = database.maintenance().tuning()?;
         let tuning = Tuning {
             inline_bytes_max: advised.inline_bytes_max.or(before.inline_bytes_max),
             gather_bytes_max: advised.gather_bytes_max.or(before.gather_bytes_max),
@@ -172,6 +172,7 @@ fn reset(path: &Path, out: &mut Output) -> Result<()> {
 
 fn set(database: &Database, tuning: &Tuning) -> Result<()> {
     database
+        .maintenance()
         .set_tuning(tuning)
         .at(|| "cannot write the settings".to_owned())
 }

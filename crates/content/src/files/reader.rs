@@ -3,7 +3,7 @@
 use crate::files::require::{absent, require_file, require_kind};
 use crate::handle::PastHandle;
 use crate::provider::{FileHandle, StoreProvider};
-use crate::types::{Attr, DirEntry, NodeId};
+use crate::types::{DirEntry, Metadata, NodeId};
 use crate::xattr::XattrReader;
 use larder_object::format::{FileKind, Ino, Name, StoreId};
 use larder_object::{AlignedBuf, AsOf, InodeRow, Result, View};
@@ -28,18 +28,18 @@ impl<V: Deref<Target = View>> FilesReader<V> {
         }
     }
 
-    pub(crate) fn attr_of(&self, row: InodeRow) -> Attr {
-        Attr::of(self.store, row)
+    pub(crate) fn attr_of(&self, row: InodeRow) -> Metadata {
+        Metadata::of(self.store, row)
     }
 
-    pub(crate) fn lookup(&self, parent: Ino, name: &Name) -> Result<Attr> {
+    pub(crate) fn lookup(&self, parent: Ino, name: &Name) -> Result<Metadata> {
         let look = self.view.look();
         let dir = look.node(self.table, parent)?;
         let ino = look.find_entry(&dir, name)?.ok_or_else(|| absent(name))?;
         Ok(self.attr_of(look.row(&*look.node(self.table, ino)?)?))
     }
 
-    pub(crate) fn descend(&self, from: Ino, names: &[Name]) -> Result<(Attr, usize)> {
+    pub(crate) fn descend(&self, from: Ino, names: &[Name]) -> Result<(Metadata, usize)> {
         let look = self.view.look();
         let mut node = look.node(self.table, from)?;
         for (index, name) in names.iter().enumerate() {
@@ -52,7 +52,7 @@ impl<V: Deref<Target = View>> FilesReader<V> {
         Ok((self.attr_of(look.row(&node)?), names.len()))
     }
 
-    pub(crate) fn attr(&self, ino: Ino) -> Result<Attr> {
+    pub(crate) fn metadata(&self, ino: Ino) -> Result<Metadata> {
         let look = self.view.look();
         Ok(self.attr_of(look.row(&*look.node(self.table, ino)?)?))
     }
@@ -82,7 +82,7 @@ impl<V: Deref<Target = View>> FilesReader<V> {
         ino: Ino,
         after: Option<&Name>,
         limit: usize,
-    ) -> Result<Vec<(DirEntry, Attr)>> {
+    ) -> Result<Vec<(DirEntry, Metadata)>> {
         let look = self.view.look();
         let dir = look.node(self.table, ino)?;
         let rows = look.list_with_rows(&dir, after, limit)?;
@@ -150,16 +150,16 @@ impl<V: Deref<Target = View>> FilesReader<V> {
 
 /// The past can only be read.
 impl StoreProvider for FilesReader<AsOf> {
-    fn lookup(&self, parent: Ino, name: &Name) -> Result<Attr> {
+    fn lookup(&self, parent: Ino, name: &Name) -> Result<Metadata> {
         FilesReader::lookup(self, parent, name)
     }
 
-    fn descend(&self, from: Ino, names: &[Name]) -> Result<(Attr, usize)> {
+    fn descend(&self, from: Ino, names: &[Name]) -> Result<(Metadata, usize)> {
         FilesReader::descend(self, from, names)
     }
 
-    fn attr(&self, ino: Ino) -> Result<Attr> {
-        FilesReader::attr(self, ino)
+    fn metadata(&self, ino: Ino) -> Result<Metadata> {
+        FilesReader::metadata(self, ino)
     }
 
     fn read_dir(&self, ino: Ino, after: Option<&Name>, limit: usize) -> Result<Vec<DirEntry>> {
@@ -171,7 +171,7 @@ impl StoreProvider for FilesReader<AsOf> {
         ino: Ino,
         after: Option<&Name>,
         limit: usize,
-    ) -> Result<Vec<(DirEntry, Attr)>> {
+    ) -> Result<Vec<(DirEntry, Metadata)>> {
         FilesReader::read_dir_plus(self, ino, after, limit)
     }
 

@@ -117,7 +117,11 @@ pub(crate) fn give_columns(
 
 /// Whether the file that has the columns is there still, beside what gets them.
 fn is_copy(transaction: &Transaction, pair: &ColumnsPair) -> bool {
-    pair.is != Some(pair.was) && transaction.attr(pair.was).is_ok_and(|attr| attr.nlink > 0)
+    pair.is != Some(pair.was)
+        && transaction
+            .nodes()
+            .metadata(pair.was)
+            .is_ok_and(|attr| attr.nlink > 0)
 }
 
 /// Pairs of inodes, as a statement takes them.

@@ -2,7 +2,7 @@
 
 use crate::copy::read_full;
 use crate::database::Database;
-use crate::types::{Attr, NodeId, SeekTarget};
+use crate::types::{Metadata, NodeId, SeekTarget};
 use larder_object::format::{CommitSeq, FileKind, Name, StoreId};
 use larder_object::{ErrorKind, HistoryReader, Result};
 use std::collections::BTreeMap;
@@ -38,8 +38,8 @@ impl Differs {
 pub(crate) struct Pair {
     /// Below the roots: empty, or with a slash in front.
     pub(crate) path: Vec<u8>,
-    pub(crate) a: Option<Attr>,
-    pub(crate) b: Option<Attr>,
+    pub(crate) a: Option<Metadata>,
+    pub(crate) b: Option<Metadata>,
     /// Nothing, when there is only one.
     pub(crate) differs: Differs,
 }
@@ -62,7 +62,7 @@ pub(crate) fn compare<T>(
     b: &Database,
     work: impl FnOnce(&mut Comparison<'_, '_, '_>) -> Result<T>,
 ) -> Result<T> {
-    let moment = |database: &Database| match database.shows() {
+    let moment = |database: &Database| match database.history().shown() {
         Some((seq, _)) => CommitSeq(seq),
         None => CommitSeq(u64::MAX),
     };
@@ -77,7 +77,7 @@ pub(crate) fn compare<T>(
         return work(&mut Comparison::new(a, b, None));
     }
     // One of them shows the past: its catalog reads, whatever the other is in the middle of.
-    let past = match a.shows() {
+    let past = match a.history().shown() {
         Some(_) => a.shared.shown.view(),
         None => b.shared.shown.view(),
     };
@@ -108,15 +108,15 @@ impl<'d, 'r, 'c> Comparison<'d, 'r, 'c> {
     /// what is mounted below them, the stores that `is_meant` names.
     pub(crate) fn walk(
         &mut self,
-        roots: (Option<Attr>, Option<Attr>),
+        roots: (Option<Metadata>, Option<Metadata>),
         is_meant: &dyn Fn(StoreId) -> bool,
         visit: &mut dyn FnMut(Pair) -> Result<()>,
     ) -> Result<()> {
         let mut stack = Vec::new();
         self.match_name(Vec::new(), roots, &mut stack, visit)?;
         while let Some((path, a, b)) = stack.pop() {
-            let mut entries: BTreeMap<Name, (Option<Attr>, Option<Attr>)> = BTreeMap::new();
-            let meant = |found: Vec<(Name, Attr)>| {
+            let mut entries: BTreeMap<Name, (Option<Metadata>, Option<Metadata>)> = BTreeMap::new();
+            let meant = |found: Vec<(Name, Metadata)>| {
                 let found = found.into_iter();
                 found.filter(|(_, attr)| is_meant(attr.node.store))
             };
@@ -139,11 +139,11 @@ impl<'d, 'r, 'c> Comparison<'d, 'r, 'c> {
     fn match_name(
         &mut self,
         path: Vec<u8>,
-        (a, b): (Option<Attr>, Option<Attr>),
+        (a, b): (Option<Metadata>, Option<Metadata>),
         stack: &mut Vec<(Vec<u8>, Option<NodeId>, Option<NodeId>)>,
         visit: &mut dyn FnMut(Pair) -> Result<()>,
     ) -> Result<()> {
-        let directory = |attr: &Option<Attr>| {
+        let directory = |attr: &Option<Metadata>| {
             let attr = attr
                 .as_ref()
                 .filter(|attr| attr.kind == FileKind::Directory);
@@ -166,7 +166,7 @@ impl<'d, 'r, 'c> Comparison<'d, 'r, 'c> {
     }
 
     /// In what two files differ, `a` of the one database and `b` of the other.
-    pub(crate) fn differences(&mut self, a: &Attr, b: &Attr) -> Result<Differs> {
+    pub(crate) fn differences(&mut self, a: &Metadata, b: &Metadata) -> Result<Differs> {
         if a.kind != b.kind {
             return Ok(Differs {
                 kind: true,
@@ -175,7 +175,9 @@ impl<'d, 'r, 'c> Comparison<'d, 'r, 'c> {
         }
         let content = match a.kind {
             FileKind::File => !self.is_same_content(a, b)?,
-            FileKind::Symlink => self.a.read_link(a.node)? != self.b.read_link(b.node)?,
+            FileKind::Symlink => {
+                self.a.nodes().read_link(a.node)? != self.b.nodes().read_link(b.node)?
+            }
             FileKind::CharDevice | FileKind::BlockDevice => a.rdev != b.rdev,
             FileKind::Directory | FileKind::Fifo | FileKind::Socket => false,
         };
@@ -189,7 +191,7 @@ impl<'d, 'r, 'c> Comparison<'d, 'r, 'c> {
         })
     }
 
-    fn is_same_content(&mut self, a: &Attr, b: &Attr) -> Result<bool> {
+    fn is_same_content(&mut self, a: &Metadata, b: &Metadata) -> Result<bool> {
         if a.size_bytes != b.size_bytes {
             return Ok(false);
         }
@@ -198,8 +200,8 @@ impl<'d, 'r, 'c> Comparison<'d, 'r, 'c> {
             return Ok(true);
         }
         let (a, b) = (
-            self.a.open_file(a.node, false)?,
-            self.b.open_file(b.node, false)?,
+            self.a.nodes().open(a.node, false)?,
+            self.b.nodes().open(b.node, false)?,
         );
         let (mut left, mut right) = (vec![0; STEP_BYTES], vec![0; STEP_BYTES]);
         let mut at = 0;
@@ -285,11 +287,11 @@ fn attributes(
     are_columns: bool,
 ) -> Result<BTreeMap<Vec<u8>, Vec<u8>>> {
     let mut found = BTreeMap::new();
-    for name in database.xattrs(node)? {
+    for name in database.attributes().list(node)? {
         if name.starts_with(COLUMN_PREFIX) != are_columns {
             continue;
         }
-        match database.xattr(node, &name) {
+        match database.attributes().get(node, &name) {
             Ok(value) => drop(found.insert(name, value)),
             // Removed since they were listed.
             Err(error) if error.kind() == ErrorKind::NoAttribute => {}
@@ -300,12 +302,12 @@ fn attributes(
 }
 
 /// The entries of a directory; of none, none.
-pub(crate) fn list(database: &Database, node: Option<NodeId>) -> Result<Vec<(Name, Attr)>> {
-    let mut found: Vec<(Name, Attr)> = Vec::new();
+pub(crate) fn list(database: &Database, node: Option<NodeId>) -> Result<Vec<(Name, Metadata)>> {
+    let mut found: Vec<(Name, Metadata)> = Vec::new();
     let Some(node) = node else { return Ok(found) };
     loop {
         let after = found.last().map(|(name, _)| name.clone());
-        let page = database.read_dir_plus(node, after.as_ref(), PAGE)?;
+        let page = database.nodes().read_dir_plus(node, after.as_ref(), PAGE)?;
         let is_last = page.len() < PAGE;
         found.extend(page.into_iter().map(|(entry, attr)| (entry.name, attr)));
         if is_last {

@@ -2,7 +2,7 @@
 
 use crate::database::Database;
 use crate::history::compare::{Differs, Pair, compare};
-use crate::types::{Attr, NodeId};
+use crate::types::{Metadata, NodeId};
 use larder_object::Result;
 use larder_object::format::{FileKind, StoreId};
 use std::collections::{BTreeMap, HashMap};
@@ -31,9 +31,9 @@ pub struct DiffChange {
     /// How.
     pub event: DiffEvent,
     /// What it is in the first state.
-    pub before: Option<Attr>,
+    pub before: Option<Metadata>,
     /// What it is in the second state.
-    pub after: Option<Attr>,
+    pub after: Option<Metadata>,
     /// The permission bits differ.
     pub mode: bool,
     /// User or group differ.
@@ -74,11 +74,14 @@ pub(crate) fn diff_of(
     is_meant: &dyn Fn(StoreId) -> bool,
 ) -> Result<DiffReport> {
     for database in [a, b] {
-        if database.shows().is_none() {
+        if database.history().shown().is_none() {
             database.sync()?;
         }
     }
-    let roots = (a.resolve(path_a, false)?, b.resolve(path_b, false)?);
+    let roots = (
+        a.nodes().resolve(path_a, false)?,
+        b.nodes().resolve(path_b, false)?,
+    );
     let is_one = a
         .shared
         .shown
@@ -164,7 +167,7 @@ fn change(path: Vec<u8>, event: DiffEvent, pair: Pair) -> DiffChange {
 impl DiffChange {
     /// Whether it is of another kind than before.
     pub fn has_other_kind(&self) -> bool {
-        let kind = |attr: &Option<Attr>| attr.as_ref().map(|attr| attr.kind);
+        let kind = |attr: &Option<Metadata>| attr.as_ref().map(|attr| attr.kind);
         self.event == DiffEvent::Changed && kind(&self.before) != kind(&self.after)
     }
 }
@@ -173,7 +176,7 @@ impl DiffChange {
 #[derive(Default)]
 struct Renames {
     /// By the path there: the path before, and what it was.
-    found: BTreeMap<Vec<u8>, (Vec<u8>, Attr)>,
+    found: BTreeMap<Vec<u8>, (Vec<u8>, Metadata)>,
     /// The differences that are the other half of one.
     gone: std::collections::HashSet<usize>,
 }

@@ -14,7 +14,7 @@
 use crate::database::Database;
 use crate::history::compare::{Comparison, Differs, list};
 use crate::history::net_change::Paths;
-use crate::types::{Attr, NodeId};
+use crate::types::{Metadata, NodeId};
 use larder_object::format::{CommitSeq, FileKind, Ino, Name};
 use larder_object::{HistoryReader, Result};
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -36,13 +36,13 @@ pub(crate) struct Location {
 pub(crate) struct MatchedName {
     /// Below the root, as it was: empty, or with a slash in front.
     pub(crate) path: Vec<u8>,
-    pub(crate) was: Option<Attr>,
+    pub(crate) was: Option<Metadata>,
     /// What has the name now, unless it comes elsewhere.
-    pub(crate) is: Option<Attr>,
+    pub(crate) is: Option<Metadata>,
     /// Where that lies; the root lies in nothing.
     pub(crate) place: Option<Location>,
     /// The inode that `was` is still, and where it lies now.
-    pub(crate) comes: Option<(Attr, Location)>,
+    pub(crate) comes: Option<(Metadata, Location)>,
     /// In what `was` differs from what comes, or else from what is.
     pub(crate) differs: Differs,
 }
@@ -107,7 +107,7 @@ impl<'m, 'd, 'r, 'c> InodeMatching<'m, 'd, 'r, 'c> {
     /// What is of interest, a directory before what is in it; `see` sees all.
     pub(crate) fn walk(
         mut self,
-        (was, is): (Attr, Option<Attr>),
+        (was, is): (Metadata, Option<Metadata>),
         see: &mut dyn FnMut(&MatchedName),
     ) -> Result<Vec<MatchedName>> {
         if self.is_exact
@@ -117,7 +117,7 @@ impl<'m, 'd, 'r, 'c> InodeMatching<'m, 'd, 'r, 'c> {
         }
         self.match_name(Vec::new(), None, (Some(was), is), see)?;
         while let Some(below) = self.stack.pop() {
-            let mut entries: BTreeMap<Name, (Option<Attr>, Option<Attr>)> = BTreeMap::new();
+            let mut entries: BTreeMap<Name, (Option<Metadata>, Option<Metadata>)> = BTreeMap::new();
             for (name, attr) in list(self.past, below.was)? {
                 entries.entry(name).or_default().0 = Some(attr);
             }
@@ -145,10 +145,10 @@ impl<'m, 'd, 'r, 'c> InodeMatching<'m, 'd, 'r, 'c> {
         &mut self,
         path: Vec<u8>,
         place: Option<Location>,
-        (mut was, mut is): (Option<Attr>, Option<Attr>),
+        (mut was, mut is): (Option<Metadata>, Option<Metadata>),
         see: &mut dyn FnMut(&MatchedName),
     ) -> Result<()> {
-        let node = |attr: &Option<Attr>| attr.as_ref().map(|attr| attr.node);
+        let node = |attr: &Option<Metadata>| attr.as_ref().map(|attr| attr.node);
         if node(&was) != node(&is) {
             if let Some(found) = is.as_ref().filter(|attr| is_directory(attr))
                 && self.moved(found.node)?.is_some()
@@ -158,7 +158,7 @@ impl<'m, 'd, 'r, 'c> InodeMatching<'m, 'd, 'r, 'c> {
             if let Some(found) = was.as_ref().filter(|attr| is_directory(attr))
                 && let Some(from) = self.moved(found.node)?
             {
-                let attr = self.view.attr(found.node)?;
+                let attr = self.view.nodes().metadata(found.node)?;
                 let matched = MatchedName {
                     path: path.clone(),
                     was: was.take(),
@@ -196,7 +196,7 @@ impl<'m, 'd, 'r, 'c> InodeMatching<'m, 'd, 'r, 'c> {
             (None, Some(place)) => place.path.clone(),
             (None, None) => Vec::new(),
         };
-        let directory = |attr: Option<&Attr>| {
+        let directory = |attr: Option<&Metadata>| {
             let attr = attr.filter(|attr| is_directory(attr));
             attr.map(|attr| attr.node)
         };
@@ -264,7 +264,9 @@ impl<'m, 'd, 'r, 'c> InodeMatching<'m, 'd, 'r, 'c> {
     }
 
     fn find_trees(&self, was: NodeId, is: NodeId) -> Result<Option<Trees<'r, 'c>>> {
-        let (Some(reader), Some((seq, _))) = (self.comparison.reader(), self.past.shows()) else {
+        let (Some(reader), Some((seq, _))) =
+            (self.comparison.reader(), self.past.history().shown())
+        else {
             return Ok(None);
         };
         let was = Tree::find(self.past, reader, CommitSeq(seq), was)?;
@@ -338,7 +340,7 @@ impl Trees<'_, '_> {
 
 impl MatchedName {
     /// What `was` is going to be, if it is kept.
-    pub(crate) fn becomes(&self) -> Option<&Attr> {
+    pub(crate) fn becomes(&self) -> Option<&Metadata> {
         let comes = self.comes.as_ref().map(|(attr, _)| attr);
         comes.or(self.is.as_ref())
     }
@@ -356,6 +358,6 @@ impl MatchedName {
     }
 }
 
-fn is_directory(attr: &Attr) -> bool {
+fn is_directory(attr: &Metadata) -> bool {
     attr.kind == FileKind::Directory
 }

@@ -3,6 +3,7 @@
 use crate::database::Database;
 use crate::history::net_change::{NetChange, Paths, State, join_saves, net_change};
 use crate::path::split_path;
+use crate::rooms::History;
 use crate::types::NodeId;
 use larder_object::format::{CommitSeq, FileKind, Ino, Name, StoreId};
 use larder_object::{CommitAuthor, Error, ErrorKind, HistoryReader, Result, Touch, WholeCommit};
@@ -119,7 +120,7 @@ impl File {
     }
 }
 
-impl Database {
+impl History<'_> {
     /// Calls `visit` with the commits that changed `path`, newest first, at most `limit`: a file is
     /// followed through its renames, a directory stands for all below it, and `None` for
     /// everything. What is not there any more is found by the last path it had. Times of
@@ -138,7 +139,7 @@ impl Database {
         limit: Option<u64>,
         visit: &mut dyn FnMut(LogCommit) -> ControlFlow<()>,
     ) -> Result<()> {
-        let engine = self.whole()?;
+        let engine = self.database.whole()?;
         let (subject, mut road) = engine.read_history(|reader| {
             let subject = match path {
                 None => Subject::All,
@@ -151,7 +152,7 @@ impl Database {
         while left > 0 && !is_end {
             let mut told: Vec<LogCommit> = Vec::new();
             engine.read_history(|reader| {
-                let mut log = Log::new(self, reader, subject.clone());
+                let mut log = Log::new(self.database, reader, subject.clone());
                 let mut change_count = 0;
                 while (told.len() as u64) < left && change_count < TOLD_MAX {
                     let Some((inodes, before, (seq, at_ns))) = road.next(reader)? else {
@@ -180,7 +181,7 @@ impl Database {
     }
 
     fn find_subject(&self, reader: &HistoryReader<'_>, path: &[u8]) -> Result<Subject> {
-        let found = match self.resolve(path, false) {
+        let found = match self.database.nodes().resolve(path, false) {
             Ok(attr) => Some((attr.node, attr.kind)),
             Err(error) => match error.kind() {
                 ErrorKind::NotFound | ErrorKind::NotADirectory => {
@@ -203,7 +204,7 @@ impl Database {
                 ),
             ));
         };
-        let store = self.table_of(node.store);
+        let store = self.database.table_of(node.store);
         Ok(match kind {
             FileKind::Directory if node == NodeId::ROOT => Subject::All,
             FileKind::Directory => Subject::Below(store, node.ino),
@@ -224,11 +225,11 @@ impl Database {
         let Ok(name) = Name::new(first) else {
             return Ok(None);
         };
-        if let Some(store) = self.find_mount(at, &name) {
+        if let Some(store) = self.database.find_mount(at, &name) {
             let ino = Ino::ROOT;
             return self.find_ever(reader, NodeId { store, ino }, rest);
         }
-        for ino in reader.find_ever(self.table_of(at.store), at.ino, &name)? {
+        for ino in reader.find_ever(self.database.table_of(at.store), at.ino, &name)? {
             let next = NodeId {
                 store: at.store,
                 ino,
@@ -241,7 +242,7 @@ impl Database {
     }
 
     fn kind_ever(&self, reader: &HistoryReader<'_>, node: NodeId) -> Result<Option<FileKind>> {
-        let store = self.table_of(node.store);
+        let store = self.database.table_of(node.store);
         for step in reader.touches_of(store, node.ino)? {
             let (before, whole) = reader.around(step)?;
             for seq in whole.map(|(seq, _)| seq).into_iter().chain([before]) {

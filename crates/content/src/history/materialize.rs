@@ -4,7 +4,7 @@ use crate::copy::copy_rest;
 use crate::database::Database;
 use crate::history::compare::xattrs;
 use crate::provider::FileHandle;
-use crate::types::{Attr, Caller, NewNode, NodeId, SetAttr, SetTime, XattrMode};
+use crate::types::{Caller, Metadata, NewNode, NodeId, SetAttr, SetTime, XattrMode};
 use larder_object::Result;
 use larder_object::format::{FileKind, Name};
 use std::cell::Cell;
@@ -33,7 +33,7 @@ impl<'d> Materializer<'d> {
 
     /// Makes a file with the content that `was` has in the past, shared where it can be; attributes
     /// are set by the next.
-    pub(crate) fn make(&self, parent: NodeId, name: &Name, was: &Attr) -> Result<NodeId> {
+    pub(crate) fn make(&self, parent: NodeId, name: &Name, was: &Metadata) -> Result<NodeId> {
         let owner = Caller {
             uid: was.uid,
             gid: was.gid,
@@ -42,13 +42,15 @@ impl<'d> Materializer<'d> {
         let target;
         let new = match was.kind {
             FileKind::File => {
-                let (attr, file) = (self.view).create_file(parent, name, was.mode, owner, true)?;
+                let (attr, file) = (self.view)
+                    .nodes()
+                    .create_file(parent, name, was.mode, owner, true)?;
                 self.copy_content(was, &*file)?;
                 return Ok(attr.node);
             }
             FileKind::Directory => NewNode::Directory,
             FileKind::Symlink => {
-                target = self.past.read_link(was.node)?;
+                target = self.past.nodes().read_link(was.node)?;
                 NewNode::Symlink(&target)
             }
             FileKind::Fifo => NewNode::Fifo,
@@ -56,19 +58,22 @@ impl<'d> Materializer<'d> {
             FileKind::CharDevice => NewNode::CharDevice(was.rdev),
             FileKind::BlockDevice => NewNode::BlockDevice(was.rdev),
         };
-        let made = self.view.create_node(parent, name, new, was.mode, owner)?;
+        let made = self
+            .view
+            .nodes()
+            .create_node(parent, name, new, was.mode, owner)?;
         Ok(made.node)
     }
 
     /// Makes the content of a file what it was: blocks that it has still go and come back.
-    pub(crate) fn write_content(&self, was: &Attr, node: NodeId) -> Result<()> {
-        let file = self.view.open_file(node, true)?;
+    pub(crate) fn write_content(&self, was: &Metadata, node: NodeId) -> Result<()> {
+        let file = self.view.nodes().open(node, true)?;
         file.set_len(0)?;
         self.copy_content(was, &*file)
     }
 
-    fn copy_content(&self, was: &Attr, to: &dyn FileHandle) -> Result<()> {
-        let from = self.past.open_file(was.node, false)?;
+    fn copy_content(&self, was: &Metadata, to: &dyn FileHandle) -> Result<()> {
+        let from = self.past.nodes().open(was.node, false)?;
         let mut done = 0;
         while done < was.size_bytes {
             let step = copy_rest((&*from, done), (to, done))?;
@@ -83,7 +88,7 @@ impl<'d> Materializer<'d> {
 
     /// Mode, owner, extended attributes and times as they were. Owner and attributes first: they
     /// take bits of the mode and capabilities.
-    pub(crate) fn set_attributes(&self, was: &Attr, node: NodeId) -> Result<()> {
+    pub(crate) fn set_attributes(&self, was: &Metadata, node: NodeId) -> Result<()> {
         let mode = Some(was.mode).filter(|_| was.kind != FileKind::Symlink);
         let owner = SetAttr {
             mode,
@@ -91,24 +96,26 @@ impl<'d> Materializer<'d> {
             gid: Some(was.gid),
             ..SetAttr::default()
         };
-        self.view.set_attr(node, &owner)?;
+        self.view.nodes().set_attr(node, &owner)?;
         let (wanted, found) = (xattrs(self.past, was.node)?, xattrs(self.view, node)?);
         for name in found.keys().filter(|name| !wanted.contains_key(*name)) {
-            self.view.remove_xattr(node, name)?;
+            self.view.attributes().remove(node, name)?;
         }
         for (name, value) in &wanted {
             if found.get(name) != Some(value) {
-                self.view.set_xattr(node, name, value, XattrMode::Set)?;
+                self.view
+                    .attributes()
+                    .set(node, name, value, XattrMode::Set)?;
             }
         }
         let last = SetAttr { mode, ..times(was) };
-        self.view.set_attr(node, &last)?;
+        self.view.nodes().set_attr(node, &last)?;
         Ok(())
     }
 }
 
 /// The times of access and modification that a file had.
-pub(crate) fn times(was: &Attr) -> SetAttr {
+pub(crate) fn times(was: &Metadata) -> SetAttr {
     SetAttr {
         atime: Some(SetTime::At(was.atime_ns)),
         mtime: Some(SetTime::At(was.mtime_ns)),

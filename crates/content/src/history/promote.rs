@@ -1,12 +1,12 @@
 //! Putting a copy in the place of what it was made of.
 
-use crate::database::Database;
+use crate::rooms::History;
 use crate::transaction::TransactionOptions;
 use crate::types::{NodeId, RenameMode};
 use larder_object::format::{FileKind, Ino, StoreId};
 use larder_object::{Error, ErrorKind, Result};
 
-impl Database {
+impl History<'_> {
     /// Exchanges the places of two directories of one store, or of two stores, durably, in one
     /// commit: what `path` named is at `other` from then on, and the other way round. Inode numbers
     /// stay with what they number, and names of stores and of their tables too, since they stand
@@ -17,14 +17,17 @@ impl Database {
     /// at `/`, for one that lies in the other, and for twice the same; [`ErrorKind::Busy`] when
     /// other stores are mounted in one of them.
     pub fn promote(&self, path: &[u8], other: &[u8]) -> Result<()> {
-        self.whole()?;
+        self.database.whole()?;
         // With the writer lock: what is looked at is what is exchanged.
-        let transaction = self.begin_with(&TransactionOptions {
-            is_immediate: true,
-            ..TransactionOptions::default()
-        })?;
+        let transaction = self
+            .database
+            .transactions()
+            .begin_with(&TransactionOptions {
+                is_immediate: true,
+                ..TransactionOptions::default()
+            })?;
         transaction.reload_stores()?;
-        transaction.exchange(path, other)?;
+        transaction.history().exchange(path, other)?;
         transaction.commit()
     }
 
@@ -45,15 +48,18 @@ impl Database {
                 ),
             )),
             (false, false) => {
-                let (parent, name) = self.resolve_parent(path)?;
-                let (other_parent, other_name) = self.resolve_parent(other)?;
+                let (parent, name) = self.database.nodes().resolve_parent(path)?;
+                let (other_parent, other_name) = self.database.nodes().resolve_parent(other)?;
                 let mode = RenameMode::Exchange;
-                self.rename(parent, &name, other_parent, &other_name, mode)
+                self.database
+                    .nodes()
+                    .rename(parent, &name, other_parent, &other_name, mode)
             }
             (true, true) => {
                 self.require_exchangeable((one_node.store, path), (other_node.store, other))?;
-                self.enter(|engine| engine.exchange_mounts(one_node.store, other_node.store))?;
-                self.note_stores();
+                self.database
+                    .enter(|engine| engine.exchange_mounts(one_node.store, other_node.store))?;
+                self.database.note_stores();
                 Ok(())
             }
             _ => Err(refused(
@@ -66,7 +72,7 @@ impl Database {
     }
 
     fn directory_at(&self, path: &[u8]) -> Result<NodeId> {
-        let attr = self.resolve(path, false)?;
+        let attr = self.database.nodes().resolve(path, false)?;
         match attr.kind {
             FileKind::Directory => Ok(attr.node),
             _ => Err(Error::new(
@@ -89,7 +95,7 @@ impl Database {
                 directories in it";
             return Err(refused(path, other_path, why));
         }
-        let stores = self.read_stores();
+        let stores = self.database.read_stores();
         let host = stores.iter().find(|store| {
             let place = store.place.as_ref().map(|(host, _)| *host);
             place == Some(one) || place == Some(other)

@@ -19,8 +19,9 @@ use crate::history::inode_matching::{InodeMatching, Location, MatchedName};
 use crate::history::materialize::{Materializer, times};
 use crate::history::restored::{RestoreAction, RestoreOptions, RestoreReport, RestoreStep};
 use crate::path::split_path;
+use crate::rooms::History;
 use crate::transaction::{Transaction, TransactionOptions};
-use crate::types::{Attr, NodeId, RenameMode};
+use crate::types::{Metadata, NodeId, RenameMode};
 use larder_object::format::{CommitSeq, FileKind, Ino, Name};
 use larder_object::{Error, ErrorKind, Result};
 use std::collections::hash_map::Entry;
@@ -30,7 +31,7 @@ use std::time::Duration;
 /// How long a restore may keep others waiting: trees may be large, and half of one is of no use.
 pub(crate) const WRITER_LOCK_MAX: Duration = Duration::from_secs(24 * 3600);
 
-impl Database {
+impl History<'_> {
     /// Restores what `path` named in `past`, another moment of this database, durably: names,
     /// kinds, modes, owners, times of access and modification, extended attributes, content, hard
     /// and symbolic links. What is there now and was not then stays, unless `is_exact`. Directories
@@ -48,20 +49,20 @@ impl Database {
     /// number of a row was given to another that may not go; [`ErrorKind::InvalidInput`] when
     /// `past` is no moment of this database. None leaves anything changed. Cost: a comparison
     /// ([`crate::diff`]); for every file that is made or differs what a clone costs
-    /// ([`Database::clone_path`]), and its copy where it cannot be shared.
+    /// ([`Files::clone_path`]), and its copy where it cannot be shared.
     pub fn restore(
         &self,
         past: &Database,
         path: Option<&[u8]>,
         options: &RestoreOptions,
     ) -> Result<RestoreReport> {
-        let is_past = past.shows().is_some();
+        let is_past = past.history().shown().is_some();
         if !is_past
             || !past
                 .shared
                 .shown
                 .view()
-                .is_of_one_database(self.shared.shown.view())
+                .is_of_one_database(self.database.shared.shown.view())
         {
             let why =
                 "what is restored is another moment of the same database; open it with 'as_of'";
@@ -70,18 +71,26 @@ impl Database {
         if options.to.is_some() && !options.is_dry {
             // Before the transaction, which cannot: beside the originals what is in place can be
             // shared.
-            self.whole()?.settle_content()?;
+            self.database.whole()?.settle_content()?;
         }
-        let transaction = self.begin_with(&TransactionOptions {
-            is_immediate: !options.is_dry,
-            writer_lock_max: WRITER_LOCK_MAX,
-        })?;
+        let transaction = self
+            .database
+            .transactions()
+            .begin_with(&TransactionOptions {
+                is_immediate: !options.is_dry,
+                writer_lock_max: WRITER_LOCK_MAX,
+            })?;
         let (mut report, mut recreated, columns) = match path {
             Some(path) => transaction.restore_files(past, path, options)?,
             None => Default::default(),
         };
         // A copy beside the original takes no rows from it.
-        let is_there = |was: NodeId| transaction.attr(was).is_ok_and(|attr| attr.nlink > 0);
+        let is_there = |was: NodeId| {
+            transaction
+                .nodes()
+                .metadata(was)
+                .is_ok_and(|attr| attr.nlink > 0)
+        };
         recreated.retain(|(was, _)| !is_there(*was));
         let how = (options.is_exact, options.is_dry);
         for rows in &options.rows {
@@ -116,8 +125,8 @@ impl Transaction {
         options: &RestoreOptions,
     ) -> Result<(RestoreReport, Recreated, Vec<ColumnsPair>)> {
         let to = options.to.as_deref().unwrap_or(path);
-        let was = past.resolve(path, false)?;
-        let is = match self.resolve(to, false) {
+        let was = past.nodes().resolve(path, false)?;
+        let is = match self.nodes().resolve(to, false) {
             Ok(attr) => Some(attr),
             Err(error) if error.kind() == ErrorKind::NotFound => None,
             Err(error) => return Err(error),
@@ -133,7 +142,7 @@ impl Transaction {
                 let there = plan.recreated.len();
                 plan.run()?;
                 plan.report.copied_bytes = plan.materializer.copied_bytes();
-                if let (Some(reader), Some((seq, _))) = (reader, past.shows()) {
+                if let (Some(reader), Some((seq, _))) = (reader, past.history().shown()) {
                     self.be_files_again(reader, CommitSeq(seq), &plan.recreated[there..])?;
                 }
             }
@@ -156,7 +165,7 @@ enum Target {
 struct Work {
     /// Below the root of what is restored.
     path: Vec<u8>,
-    was: Attr,
+    was: Metadata,
     /// What it is now, if it stays.
     kept: Option<NodeId>,
     /// Where that lies, if not here.
@@ -178,7 +187,7 @@ struct Removal {
 /// What is between two places.
 struct Parked {
     /// The directories that this changes, as they were before: of the others some go.
-    changed: HashMap<NodeId, Attr>,
+    changed: HashMap<NodeId, Metadata>,
     /// Of each work what it is called, in the root of its store.
     names: Vec<Option<Name>>,
 }
@@ -191,12 +200,12 @@ struct Plan<'d> {
     is_exact: bool,
     /// Directories that lead to the root and are gone: their paths, and how they were. Outer ones
     /// first.
-    parents: Vec<(Vec<u8>, Attr)>,
+    parents: Vec<(Vec<u8>, Metadata)>,
     /// What goes, a directory before what is in it.
     removals: Vec<Removal>,
     work: Vec<Work>,
     /// The directories that are there and stay: where they are, and how they were.
-    directories: HashMap<Vec<u8>, (NodeId, Attr)>,
+    directories: HashMap<Vec<u8>, (NodeId, Metadata)>,
     targets: HashMap<NodeId, Target>,
     /// Of which file of the past a file of the present is the target.
     taken: HashMap<NodeId, NodeId>,
@@ -238,12 +247,12 @@ impl<'d> Plan<'d> {
         for part in parts.iter().take(parts.len().saturating_sub(1)) {
             above.extend_from_slice(b"/");
             above.extend_from_slice(part);
-            match self.view.resolve(&above, true) {
+            match self.view.nodes().resolve(&above, true) {
                 Ok(_) => continue,
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
                 Err(error) => return Err(error),
             }
-            let was = self.past.resolve(&above, false)?;
+            let was = self.past.nodes().resolve(&above, false)?;
             if was.kind != FileKind::Directory {
                 let shown = String::from_utf8_lossy(&above).into_owned();
                 let why =
@@ -264,7 +273,7 @@ impl<'d> Plan<'d> {
     fn find(
         &mut self,
         comparison: &mut Comparison<'_, '_, '_>,
-        roots: (Attr, Option<Attr>),
+        roots: (Metadata, Option<Metadata>),
     ) -> Result<()> {
         let matching = InodeMatching::new((self.past, self.view), comparison, self.is_exact);
         let matched = matching.walk(roots, &mut |matched| self.look_at(matched))?;
@@ -286,7 +295,7 @@ impl<'d> Plan<'d> {
         let (Some(a), Some(b)) = (&matched.was, matched.becomes()) else {
             return;
         };
-        let is_directory = |attr: &Attr| attr.kind == FileKind::Directory;
+        let is_directory = |attr: &Metadata| attr.kind == FileKind::Directory;
         if is_directory(a) && is_directory(b) {
             let found = (b.node, a.clone());
             self.directories.insert(matched.path.clone(), found);
@@ -302,7 +311,7 @@ impl<'d> Plan<'d> {
     }
 
     /// Notes what stays in the place of something else.
-    fn note_recreated(&mut self, was: &Attr, is: NodeId) {
+    fn note_recreated(&mut self, was: &Metadata, is: NodeId) {
         if was.node != is {
             self.recreated.push((was.node, is));
         }
@@ -325,7 +334,7 @@ impl<'d> Plan<'d> {
         };
         let differs = matched.differs;
         let has_content = differs.content && was.kind == FileKind::File;
-        let has_attributes = |is: &Attr| has_other_attributes(&was, is, &differs);
+        let has_attributes = |is: &Metadata| has_other_attributes(&was, is, &differs);
         let (mut kept, mut from) = (None, None);
         let mut action = match is.is_some() {
             true => RestoreAction::Replace,
@@ -425,7 +434,7 @@ impl<'d> Plan<'d> {
         self.removals.push(Removal { path, place, kind });
     }
 
-    fn note_target(&mut self, was: &Attr, target: Target) {
+    fn note_target(&mut self, was: &Metadata, target: Target) {
         if was.kind == FileKind::Directory || was.nlink < 2 {
             return;
         }
@@ -438,7 +447,7 @@ impl<'d> Plan<'d> {
     }
 
     /// Whether what has the path now can become what was there then.
-    fn is_reusable(&self, was: &Attr, is: &Attr, has_other_content: bool) -> bool {
+    fn is_reusable(&self, was: &Metadata, is: &Metadata, has_other_content: bool) -> bool {
         if was.kind != is.kind {
             return false;
         }
@@ -475,7 +484,7 @@ impl<'d> Plan<'d> {
     fn run(&mut self) -> Result<()> {
         let mut parents = Vec::new();
         for (path, was) in &self.parents {
-            let (parent, name) = self.view.resolve_parent(path)?;
+            let (parent, name) = self.view.nodes().resolve_parent(path)?;
             let node = self.materializer.make(parent, &name, was)?;
             self.materializer.set_attributes(was, node)?;
             self.recreated.push((was.node, node));
@@ -487,15 +496,18 @@ impl<'d> Plan<'d> {
         for removal in self.removals.iter().rev() {
             let (parent, name) = match &removal.place {
                 Some(place) => (place.parent, place.name.clone()),
-                None => self.view.resolve_parent(&joined(self.to, &removal.path))?,
+                None => self
+                    .view
+                    .nodes()
+                    .resolve_parent(&joined(self.to, &removal.path))?,
             };
             match removal.kind {
-                FileKind::Directory => self.view.remove_dir(parent, &name)?,
-                _ => self.view.unlink(parent, &name)?,
+                FileKind::Directory => self.view.nodes().remove_dir(parent, &name)?,
+                _ => self.view.nodes().unlink(parent, &name)?,
             }
             touched.extend(parent_of(&removal.path).map(<[u8]>::to_vec));
         }
-        let mut made: HashMap<Vec<u8>, (NodeId, Attr)> = HashMap::new();
+        let mut made: HashMap<Vec<u8>, (NodeId, Metadata)> = HashMap::new();
         let mut linked: HashMap<NodeId, NodeId> = HashMap::new();
         for (work, between) in self.work.iter().zip(&parked.names) {
             let node = match (work.kept, &work.from) {
@@ -526,21 +538,21 @@ impl<'d> Plan<'d> {
             if node.ino != Ino::ROOT {
                 continue;
             }
-            self.view.set_attr(*node, &times(was))?;
+            self.view.nodes().set_attr(*node, &times(was))?;
         }
         for (node, was) in self.directories.values() {
             if parked.changed.contains_key(node) {
-                self.view.set_attr(*node, &times(was))?;
+                self.view.nodes().set_attr(*node, &times(was))?;
             }
         }
         for path in touched.iter().rev() {
             let found = made.get(path).or_else(|| self.directories.get(path));
             if let Some((node, was)) = found {
-                self.view.set_attr(*node, &times(was))?;
+                self.view.nodes().set_attr(*node, &times(was))?;
             }
         }
         for (node, was) in parents {
-            self.view.set_attr(node, &times(&was))?;
+            self.view.nodes().set_attr(node, &times(&was))?;
         }
         Ok(())
     }
@@ -557,11 +569,13 @@ impl<'d> Plan<'d> {
             let root = root_of(from.parent);
             for node in [root, from.parent] {
                 if let Entry::Vacant(entry) = changed.entry(node) {
-                    entry.insert(self.view.attr(node)?);
+                    entry.insert(self.view.nodes().metadata(node)?);
                 }
             }
             let (parent, name, mode) = (from.parent, &from.name, RenameMode::NoReplace);
-            self.view.rename(parent, name, root, between, mode)?;
+            self.view
+                .nodes()
+                .rename(parent, name, root, between, mode)?;
         }
         Ok(Parked { changed, names })
     }
@@ -581,7 +595,7 @@ impl<'d> Plan<'d> {
         let mut find = |root: NodeId| -> Result<Name> {
             loop {
                 let name = parking_name(numbers.next().unwrap_or_default())?;
-                let is_free = match self.view.lookup(root, &name) {
+                let is_free = match self.view.nodes().lookup(root, &name) {
                     Ok(_) => false,
                     Err(error) if error.kind() == ErrorKind::NotFound => true,
                     Err(error) => return Err(error),
@@ -600,7 +614,7 @@ impl<'d> Plan<'d> {
     fn put(
         &self,
         (work, between): (&Work, Option<&Name>),
-        made: &HashMap<Vec<u8>, (NodeId, Attr)>,
+        made: &HashMap<Vec<u8>, (NodeId, Metadata)>,
         linked: &HashMap<NodeId, NodeId>,
     ) -> Result<NodeId> {
         let known = parent_of(&work.path)
@@ -608,14 +622,19 @@ impl<'d> Plan<'d> {
         let name = work.path.rsplit(|&byte| byte == b'/').next();
         let (parent, name) = match (known, name.map(Name::new)) {
             (Some((parent, _)), Some(Ok(name))) => (*parent, name),
-            _ => self.view.resolve_parent(&joined(self.to, &work.path))?,
+            _ => self
+                .view
+                .nodes()
+                .resolve_parent(&joined(self.to, &work.path))?,
         };
         if work.replaces {
-            self.view.unlink(parent, &name)?;
+            self.view.nodes().unlink(parent, &name)?;
         }
         if let (Some(node), Some(from), Some(between)) = (work.kept, &work.from, between) {
             let (root, mode) = (root_of(from.parent), RenameMode::NoReplace);
-            self.view.rename(root, between, parent, &name, mode)?;
+            self.view
+                .nodes()
+                .rename(root, between, parent, &name, mode)?;
             return Ok(node);
         }
         let target = match self.targets.get(&work.was.node) {
@@ -623,7 +642,7 @@ impl<'d> Plan<'d> {
             _ => linked.get(&work.was.node).copied(),
         };
         match target {
-            Some(node) => Ok(self.view.link(node, parent, &name)?.node),
+            Some(node) => Ok(self.view.nodes().link(node, parent, &name)?.node),
             None => self.materializer.make(parent, &name, &work.was),
         }
     }
@@ -645,7 +664,7 @@ fn parking_name(number: u64) -> Result<Name> {
 }
 
 /// Whether two files of one kind differ in more than their content.
-fn has_other_attributes(was: &Attr, is: &Attr, differs: &Differs) -> bool {
+fn has_other_attributes(was: &Metadata, is: &Metadata, differs: &Differs) -> bool {
     differs.mode || differs.owner || differs.xattrs || was.mtime_ns != is.mtime_ns
 }
 

@@ -18,6 +18,7 @@ use crate::history::diff::{DiffChange, diff_of};
 use crate::history::net_change::{State, state};
 use crate::history::restore::WRITER_LOCK_MAX;
 use crate::history::rows::{RestoreRows, RowsReport};
+use crate::rooms::History;
 use crate::transaction::{Transaction, TransactionOptions};
 use crate::types::NodeId;
 use larder_object::format::{CommitSeq, FileKind, Ino, Name, StoreId};
@@ -62,7 +63,7 @@ pub struct RollbackReport {
     pub left: Vec<String>,
 }
 
-impl Database {
+impl History<'_> {
     /// Goes back to `moment`, durably: all stores and the rows and user columns of all temporal
     /// tables; with `path`, where a store is mounted, only that store. Names, hard links, inode
     /// numbers, attributes, all times, extended attributes and content become what they were, in
@@ -84,11 +85,11 @@ impl Database {
         path: Option<&[u8]>,
         is_dry: bool,
     ) -> Result<RollbackReport> {
-        let engine = self.whole()?;
+        let engine = self.database.whole()?;
         engine.refuse_beside_long_transactions()?;
         // What plain SQL has changed gets a commit, so that this state can be gone back to.
-        drop(self.as_of(&Moment::At(self.now_ns()))?);
-        let past = self.as_of(moment)?;
+        drop(self.database.as_of(&Moment::At(self.database.now_ns()))?);
+        let past = self.database.as_of(moment)?;
         let mut tries = 0;
         loop {
             tries += 1;
@@ -115,14 +116,17 @@ impl Database {
         let mut changes = Vec::new();
         if is_dry {
             // Below a root other stores are mounted, whose history may begin later.
-            let is_meant = |store| scope.stores.contains_key(&self.table_of(store));
-            changes = diff_of((self, root), (past, root), &is_meant)?.changes;
+            let is_meant = |store| scope.stores.contains_key(&self.database.table_of(store));
+            changes = diff_of((self.database, root), (past, root), &is_meant)?.changes;
         }
-        let transaction = self.begin_with(&TransactionOptions {
-            is_immediate: !is_dry,
-            writer_lock_max: WRITER_LOCK_MAX,
-        })?;
-        self.whole()?.refuse_beside_long_transactions()?;
+        let transaction = self
+            .database
+            .transactions()
+            .begin_with(&TransactionOptions {
+                is_immediate: !is_dry,
+                writer_lock_max: WRITER_LOCK_MAX,
+            })?;
+        self.database.whole()?.refuse_beside_long_transactions()?;
         let report = past.shared.shown.view().read_history(|reader| {
             let mut rollback = Rollback::find((past, &transaction), reader, &scope)?;
             rollback.report.left = scope.left.clone();
@@ -150,7 +154,7 @@ impl Database {
         let wanted = match path {
             None => None,
             Some(path) => {
-                let node = self.resolve(path, false)?.node;
+                let node = self.database.nodes().resolve(path, false)?.node;
                 if node.ino != Ino::ROOT {
                     return Err(Error::new(
                         ErrorKind::InvalidInput,
@@ -162,7 +166,7 @@ impl Database {
                         ),
                     ));
                 }
-                let table = self.table_of(node.store);
+                let table = self.database.table_of(node.store);
                 if table != node.store {
                     return Err(Error::new(
                         ErrorKind::InvalidInput,
@@ -179,7 +183,7 @@ impl Database {
         let then: BTreeSet<StoreId> = (past.read_stores().iter())
             .map(|store| store.row.table_store)
             .collect();
-        for store in self.read_stores().iter() {
+        for store in self.database.read_stores().iter() {
             let row = &store.row;
             if row.table_store != row.store || wanted.is_some_and(|wanted| wanted != row.store) {
                 continue;
@@ -264,7 +268,7 @@ impl<'d> Rollback<'d> {
         reader: &HistoryReader<'_>,
         scope: &Scope,
     ) -> Result<Rollback<'d>> {
-        let (seq, at_ns) = past.shows().unwrap_or_default();
+        let (seq, at_ns) = past.history().shown().unwrap_or_default();
         let then = CommitSeq(seq);
         let newest = reader.commits_before(None, 1)?;
         let mut inodes: BTreeSet<(StoreId, Ino)> = (reader.touches(then, NOW)?.iter())
@@ -312,7 +316,7 @@ impl<'d> Rollback<'d> {
     /// What stays as it is, since nobody knows how it was.
     fn name_what_is_left(&mut self, reader: &HistoryReader<'_>, is_whole: bool) -> Result<()> {
         let (past, transaction) = (self.past, self.transaction);
-        let (then, _) = past.shows().unwrap_or_default();
+        let (then, _) = past.history().shown().unwrap_or_default();
         for store in transaction.read_stores().iter() {
             if store.row.table_store != store.row.store
                 || !self.report.stores.contains(&store.row.name)

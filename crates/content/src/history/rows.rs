@@ -1,6 +1,7 @@
 //! Rows of temporal tables as they were, and bringing them back.
 
 use crate::database::Database;
+use crate::rooms::Sql;
 use crate::sql::SqlResult;
 use crate::transaction::Transaction;
 use crate::types::NodeId;
@@ -31,7 +32,7 @@ pub struct RowsReport {
     pub inserted_count: u64,
 }
 
-impl Database {
+impl Sql<'_> {
     /// Keeps what is superseded in a table of the user's from now on, by triggers, for every SQL
     /// client: its rows can be read and restored as of any moment that the history has. The name of
     /// a store stands for the columns that the user added to its table: they show in its past, and
@@ -39,17 +40,17 @@ impl Database {
     /// for another table of larder, a view, more than 63 columns, and a database without history;
     /// [`ErrorKind::NotFound`]. Cost: one row per row that is superseded, about 10 µs.
     pub fn track_table(&self, table: &str) -> Result<()> {
-        self.whole()?.track_table(table, true)
+        self.database.whole()?.track_table(table, true)
     }
 
     /// Ends that. What was kept can be read no more.
     pub fn untrack_table(&self, table: &str) -> Result<()> {
-        self.whole()?.track_table(table, false)
+        self.database.whole()?.track_table(table, false)
     }
 
     /// The tables whose rows have a past, by name.
-    pub fn temporal_tables(&self) -> Result<Vec<TemporalTable>> {
-        self.read(View::temporal_tables)
+    pub fn tracked_tables(&self) -> Result<Vec<TemporalTable>> {
+        self.database.read(View::temporal_tables)
     }
 
     /// The rows of a temporal table as `past`, another moment of this database, has them, with the
@@ -63,7 +64,7 @@ impl Database {
         table: &str,
         filter: Option<&str>,
     ) -> Result<SqlResult> {
-        let transaction = self.begin()?;
+        let transaction = self.database.transactions().begin()?;
         let rows = transaction.past_rows(past, table)?;
         let columns: Vec<String> = rows.columns.iter().map(|name| quoted(name)).collect();
         let sql = format!(

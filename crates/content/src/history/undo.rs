@@ -16,8 +16,9 @@ use crate::history::log::{LogChange, changes_of};
 use crate::history::materialize::{Materializer, times};
 use crate::history::net_change::{NetChange, Paths, State, join_saves, net_change, state};
 use crate::history::restore::WRITER_LOCK_MAX;
+use crate::rooms::History;
 use crate::transaction::TransactionOptions;
-use crate::types::{Attr, NodeId, RenameMode};
+use crate::types::{Metadata, NodeId, RenameMode};
 use larder_object::format::{CommitSeq, FileKind, Ino, Name, StoreId};
 use larder_object::{Error, ErrorKind, HistoryReader, Moment, Result};
 use std::collections::hash_map::Entry;
@@ -39,7 +40,7 @@ pub struct UndoReport {
     pub changes: Vec<LogChange>,
 }
 
-impl Database {
+impl History<'_> {
     /// Takes back what commit `seq` did to files, as a commit of its own: a transaction as a whole.
     /// What was changed later beside it stays. With `is_dry` only finds out what would be done, and
     /// whether it conflicts. Times of directories are not taken back.
@@ -50,7 +51,7 @@ impl Database {
     /// [`ErrorKind::NotFound`] when it changed nothing that people see. Cost: a pass over the names
     /// of all stores, and what is taken back.
     pub fn undo(&self, seq: u64, is_dry: bool) -> Result<UndoReport> {
-        let engine = self.whole()?;
+        let engine = self.database.whole()?;
         let (before, found) = engine.read_history(|reader| {
             let begins = reader.begins()?.0;
             if seq <= begins.0 {
@@ -84,13 +85,16 @@ impl Database {
             ));
         };
         // From here on the state before it is kept, and with it all that follows.
-        let past = self.as_of(&Moment::Seq(before.0))?;
-        let transaction = self.begin_with(&TransactionOptions {
-            is_immediate: !is_dry,
-            writer_lock_max: WRITER_LOCK_MAX,
-        })?;
+        let past = self.database.as_of(&Moment::Seq(before.0))?;
+        let transaction = self
+            .database
+            .transactions()
+            .begin_with(&TransactionOptions {
+                is_immediate: !is_dry,
+                writer_lock_max: WRITER_LOCK_MAX,
+            })?;
         let changes = past.shared.shown.view().read_history(|reader| {
-            let (undo, changes) = Undo::find(self, reader, (before, whole))?;
+            let (undo, changes) = Undo::find(self.database, reader, (before, whole))?;
             if !is_dry {
                 let materializer = Materializer::new(&past, &transaction);
                 let made = undo
@@ -235,7 +239,7 @@ impl Undo {
         // Names away.
         let mut moved: Vec<(NodeId, Name, NodeId, (Ino, Name))> = Vec::new();
         let mut linked: Vec<(NodeId, (Ino, Name))> = Vec::new();
-        let mut roots: HashMap<NodeId, Attr> = HashMap::new();
+        let mut roots: HashMap<NodeId, Metadata> = HashMap::new();
         for net in &self.nets {
             let (Some(was), Some(is)) = (&net.before, &net.after) else {
                 continue;
@@ -245,15 +249,15 @@ impl Undo {
             for (parent, name) in is.names.iter().filter(|name| !was.names.contains(name)) {
                 let parent = here(net.store, *parent);
                 match gone.next() {
-                    None => view.unlink(parent, name)?,
+                    None => view.nodes().unlink(parent, name)?,
                     Some(old) => {
                         let between = format!(".larder-undo-{}-{}", net.ino, moved.len());
                         let between = Name::new(between.as_bytes())?;
                         let (root, mode) = (here(net.store, Ino::ROOT), RenameMode::NoReplace);
                         if let Entry::Vacant(entry) = roots.entry(root) {
-                            entry.insert(view.attr(root)?);
+                            entry.insert(view.nodes().metadata(root)?);
                         }
-                        view.rename(parent, name, root, &between, mode)?;
+                        view.nodes().rename(parent, name, root, &between, mode)?;
                         moved.push((root, between, node, old.clone()));
                     }
                 }
@@ -265,21 +269,21 @@ impl Undo {
             for (parent, name) in &is.names {
                 let parent = here(net.store, *parent);
                 match is.row.kind {
-                    FileKind::Directory => view.remove_dir(parent, name)?,
-                    _ => view.unlink(parent, name)?,
+                    FileKind::Directory => view.nodes().remove_dir(parent, name)?,
+                    _ => view.nodes().unlink(parent, name)?,
                 }
             }
         }
         // What was removed back, from the outside to the inside.
         let mut made = Vec::new();
         for (net, state) in self.sorted(|net| net.after.is_none(), false) {
-            let was = materializer.past.attr(node_of(net))?;
+            let was = materializer.past.nodes().metadata(node_of(net))?;
             let mut first: Option<NodeId> = None;
             for (parent, name) in &state.names {
                 let parent = node_now(&recreated, net.store, *parent);
                 match first {
                     Some(node) => {
-                        view.link(node, parent, name)?;
+                        view.nodes().link(node, parent, name)?;
                     }
                     None => first = Some(materializer.make(parent, name, &was)?),
                 }
@@ -294,17 +298,18 @@ impl Undo {
         // Names back.
         for (parent, between, node, (to, name)) in moved {
             let to = node_now(&recreated, node.store, to);
-            view.rename(parent, &between, to, &name, RenameMode::NoReplace)?;
+            view.nodes()
+                .rename(parent, &between, to, &name, RenameMode::NoReplace)?;
         }
         for (root, was) in roots
             .into_iter()
             .filter(|(root, _)| !self.has_names_in(*root))
         {
-            view.set_attr(root, &times(&was))?;
+            view.nodes().set_attr(root, &times(&was))?;
         }
         for (node, (parent, name)) in linked {
             let parent = node_now(&recreated, node.store, parent);
-            view.link(node, parent, &name)?;
+            view.nodes().link(node, parent, &name)?;
         }
         for net in &self.nets {
             if net.before.is_none() || net.after.is_none() {
@@ -313,12 +318,12 @@ impl Undo {
             let node = node_of(net);
             let was_node = here(net.store, net.was_ino);
             if net.has_content {
-                let was = materializer.past.attr(was_node)?;
+                let was = materializer.past.nodes().metadata(was_node)?;
                 materializer.write_content(&was, node)?;
-                view.set_attr(node, &times(&was))?;
+                view.nodes().set_attr(node, &times(&was))?;
             }
             if net.has_attributes || was_node != node {
-                let was = materializer.past.attr(was_node)?;
+                let was = materializer.past.nodes().metadata(was_node)?;
                 materializer.set_attributes(&was, node)?;
             }
         }

@@ -44,8 +44,8 @@ impl Parts {
             parts.file_count += tree.file_count;
             parts.content_bytes += tree.content_bytes;
         }
-        let (seq, _) = past.shows().unwrap_or_default();
-        let mut tables = present.temporal_tables()?;
+        let (seq, _) = past.history().shown().unwrap_or_default();
+        let mut tables = present.sql().tracked_tables()?;
         tables.retain(|table| table.since.0 <= seq);
         tables.sort_by_key(|table| table.id);
         for table in tables {

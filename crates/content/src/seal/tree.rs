@@ -4,7 +4,7 @@ use crate::copy::read_full;
 use crate::files::FilesReader;
 use crate::provider::StoreProvider;
 use crate::seal::digest::{Digest, Hasher, hint, name_hint};
-use crate::types::{Attr, DirEntry, SeekTarget};
+use crate::types::{DirEntry, Metadata, SeekTarget};
 use larder_object::format::{FileKind, Ino, Name, StoreId};
 use larder_object::{AlignedBuf, AsOf, ErrorKind, Result};
 use std::collections::{BTreeMap, HashMap};
@@ -64,11 +64,11 @@ pub(crate) struct TreeReader {
 
 /// A directory under way.
 struct Frame {
-    attr: Attr,
+    attr: Metadata,
     /// In its parent.
     name: Vec<u8>,
     path: Vec<u8>,
-    page: std::vec::IntoIter<(DirEntry, Attr)>,
+    page: std::vec::IntoIter<(DirEntry, Metadata)>,
     last: Option<Name>,
     is_last_page: bool,
     hasher: Hasher,
@@ -77,7 +77,7 @@ struct Frame {
 }
 
 impl Frame {
-    fn new(attr: Attr, name: Vec<u8>, path: Vec<u8>) -> Frame {
+    fn new(attr: Metadata, name: Vec<u8>, path: Vec<u8>) -> Frame {
         Frame {
             attr,
             name,
@@ -122,7 +122,7 @@ impl TreeReader {
         &mut self,
         visit: &mut dyn FnMut(&TreeReader, DoneDirectory) -> Result<()>,
     ) -> Result<Option<(Digest, u64)>> {
-        let root = match self.provider.attr(Ino::ROOT) {
+        let root = match self.provider.metadata(Ino::ROOT) {
             Ok(root) => root,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error),
@@ -180,7 +180,7 @@ impl TreeReader {
         }
     }
 
-    fn next_entry(&self, at: &mut Frame) -> Result<Option<(DirEntry, Attr)>> {
+    fn next_entry(&self, at: &mut Frame) -> Result<Option<(DirEntry, Metadata)>> {
         loop {
             if let Some(found) = at.page.next() {
                 return Ok(Some(found));
@@ -196,7 +196,7 @@ impl TreeReader {
         }
     }
 
-    fn node(&mut self, attr: &Attr, path: &[u8]) -> Result<NodeDigest> {
+    fn node(&mut self, attr: &Metadata, path: &[u8]) -> Result<NodeDigest> {
         let ino = attr.node.ino;
         if let Some(known) = self.linked.get(&ino) {
             return Ok(*known);
@@ -220,7 +220,7 @@ impl TreeReader {
     }
 
     /// All that a row of the store's table says but atime and blocks, and the extended attributes.
-    fn attributes(&self, attr: &Attr) -> Result<Digest> {
+    fn attributes(&self, attr: &Metadata) -> Result<Digest> {
         let mut hasher = Hasher::new("attributes");
         hasher.number(attr.node.ino.0);
         hasher.bytes(attr.kind.as_str().as_bytes());
@@ -249,7 +249,7 @@ impl TreeReader {
         Ok(hasher.end())
     }
 
-    fn content(&mut self, attr: &Attr) -> Result<Digest> {
+    fn content(&mut self, attr: &Metadata) -> Result<Digest> {
         let ino = attr.node.ino;
         match attr.kind {
             FileKind::File => {}

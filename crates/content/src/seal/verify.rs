@@ -2,6 +2,7 @@
 //! `SEAL-4`).
 
 use crate::database::Database;
+use crate::rooms::Snapshots;
 use crate::seal::digest::{HINT_BYTES, name_hint};
 use crate::seal::key::PublicKey;
 use crate::seal::parts::{history_parts, own_stores, row_hint, store_part, table_part};
@@ -92,12 +93,12 @@ fn finding(what: impl Into<String>) -> VerifyFinding {
     }
 }
 
-impl Database {
+impl Snapshots<'_> {
     /// Verifies seals: the links of the whole chain and their signatures, and what the snapshots
     /// show, against what was sealed. What differs is a finding, not an error. Cost: as the sealing
     /// of each. Errors: [`ErrorKind::NotFound`]: there is no seal of this snapshot, or none at all.
-    pub fn verify_seals(&self, options: &VerifyOptions) -> Result<VerifyReport> {
-        let engine = self.whole()?;
+    pub fn verify(&self, options: &VerifyOptions) -> Result<VerifyReport> {
+        let engine = self.database.whole()?;
         let all = engine.seals()?;
         let asked: Vec<&SealRow> = match &options.snapshot {
             None => all.iter().collect(),
@@ -124,7 +125,7 @@ impl Database {
                 "the chain does not have the link that is expected: it was cut off, or made anew",
             ));
         }
-        let snapshots = self.snapshots()?;
+        let snapshots = self.list()?;
         let mut seals = Vec::new();
         for seal in asked {
             let mut found = self.verify_seal(seal, &snapshots)?;
@@ -172,9 +173,11 @@ impl Database {
             )));
             return Ok(verified);
         }
-        let past = self.as_of(&Moment::Snapshot(snapshot.name.clone()))?;
+        let past = self
+            .database
+            .as_of(&Moment::Snapshot(snapshot.name.clone()))?;
         let mut work = Work {
-            present: self,
+            present: self.database,
             past: &past,
             seal: seal.number,
             parts: Vec::new(),
@@ -351,7 +354,7 @@ impl Work<'_> {
     }
 
     fn compare_tables(&mut self) -> Result<()> {
-        let tables = self.present.temporal_tables()?;
+        let tables = self.present.sql().tracked_tables()?;
         for known in self.sealed(SealedKind::Table)? {
             let Some(table) = tables.iter().find(|one| one.id as u64 == known.number) else {
                 self.findings.add(finding(format!(

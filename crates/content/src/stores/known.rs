@@ -33,7 +33,7 @@ pub(crate) struct MountedStore {
 
 /// The stores of a database, as this process knows them.
 #[derive(Default)]
-pub(crate) struct Stores {
+pub(crate) struct KnownStores {
     pub(super) list: RwLock<Vec<MountedStore>>,
     /// How often others may have changed them, and of how many of these changes the list knows.
     pub(super) change_count: AtomicU64,
@@ -41,7 +41,7 @@ pub(crate) struct Stores {
     pub(super) one_at_a_time: Mutex<()>,
 }
 
-impl Stores {
+impl KnownStores {
     pub(crate) fn set(&self, stores: Vec<MountedStore>) {
         *self.list.write().unwrap_or_else(PoisonError::into_inner) = stores;
     }

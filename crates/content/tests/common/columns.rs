@@ -11,7 +11,7 @@ pub fn rated(dir: &std::path::Path) -> (Database, Client) {
     let db = create(dir);
     let other = client(dir);
     other.run("ALTER TABLE main ADD COLUMN rating; ALTER TABLE main ADD COLUMN tag TEXT;");
-    db.track_table("MAIN").unwrap();
+    db.sql().track_table("MAIN").unwrap();
     (db, other)
 }
 
@@ -36,7 +36,7 @@ pub fn session_rows(session: &mut SqlSession, sql: &str) -> Vec<Vec<SqlValue>> {
 
 /// The rows of a query as of a moment.
 pub fn asked(db: &Database, moment: &Moment, sql: &str) -> Vec<Vec<SqlValue>> {
-    session_rows(&mut db.sql_as_of(moment).unwrap(), sql)
+    session_rows(&mut db.sql().open_as_of(moment).unwrap(), sql)
 }
 
 pub fn records(db: &Database) -> i64 {
@@ -57,15 +57,21 @@ pub fn restore(db: &Database, moment: &Moment, path: &str, options: RestoreOptio
         is_dry: true,
         ..options.clone()
     };
-    let planned = db.restore(&past, Some(path.as_bytes()), &dry).unwrap();
-    let done = db.restore(&past, Some(path.as_bytes()), &options).unwrap();
+    let planned = db
+        .history()
+        .restore(&past, Some(path.as_bytes()), &dry)
+        .unwrap();
+    let done = db
+        .history()
+        .restore(&past, Some(path.as_bytes()), &options)
+        .unwrap();
     assert_eq!(planned, done.planned(), "a dry run tells what is done");
     done.rows.iter().map(|rows| rows.updated_count).sum()
 }
 
 pub fn rating(db: &Database, path: &str) -> Option<Vec<u8>> {
-    let node = db.resolve(path.as_bytes(), false).unwrap().node;
-    match db.xattr(node, RATING) {
+    let node = db.nodes().resolve(path.as_bytes(), false).unwrap().node;
+    match db.attributes().get(node, RATING) {
         Ok(value) => Some(value),
         Err(error) => {
             assert_eq!(error.kind(), ErrorKind::NoAttribute, "{error}");

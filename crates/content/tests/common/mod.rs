@@ -11,7 +11,7 @@ pub mod temporal;
 pub mod workspace;
 
 use larder::{
-    Caller, CreateOptions, Database, Error, ErrorKind, Name, NewNode, NodeId, OpenOptions,
+    Caller, CreateOptions, Database, DatabaseOptions, Error, ErrorKind, Name, NewNode, NodeId,
 };
 use std::path::Path;
 
@@ -47,9 +47,9 @@ fn create_with(dir: &Path, capacity_bytes: Option<u64>, retention_ns: Option<i64
 pub fn open(dir: &Path) -> Database {
     Database::open(
         &dir.join("t.larder"),
-        OpenOptions {
+        DatabaseOptions {
             label: "test".into(),
-            ..OpenOptions::default()
+            ..DatabaseOptions::default()
         },
     )
     .unwrap()
@@ -84,20 +84,23 @@ pub fn name(text: &str) -> Name {
 }
 
 pub fn make(db: &Database, parent: NodeId, text: &str) -> NodeId {
-    db.create_node(parent, &name(text), NewNode::File, 0o644, OWNER)
+    db.nodes()
+        .create_node(parent, &name(text), NewNode::File, 0o644, OWNER)
         .unwrap()
         .node
 }
 
 pub fn folder(db: &Database, parent: NodeId, text: &str) -> NodeId {
-    db.create_node(parent, &name(text), NewNode::Directory, 0o755, OWNER)
+    db.nodes()
+        .create_node(parent, &name(text), NewNode::Directory, 0o755, OWNER)
         .unwrap()
         .node
 }
 
 pub fn put(db: &Database, parent: NodeId, text: &str, bytes: &[u8]) -> NodeId {
     let node = make(db, parent, text);
-    db.open_file(node, true)
+    db.nodes()
+        .open(node, true)
         .unwrap()
         .write_at(0, bytes)
         .unwrap();
@@ -105,8 +108,8 @@ pub fn put(db: &Database, parent: NodeId, text: &str, bytes: &[u8]) -> NodeId {
 }
 
 pub fn content(db: &Database, node: NodeId) -> Vec<u8> {
-    let handle = db.open_file(node, false).unwrap();
-    let mut bytes = vec![0; handle.attr().unwrap().size_bytes as usize];
+    let handle = db.nodes().open(node, false).unwrap();
+    let mut bytes = vec![0; handle.metadata().unwrap().size_bytes as usize];
     let read = handle.read_at(0, &mut bytes).unwrap();
     assert_eq!(read, bytes.len());
     bytes
@@ -125,7 +128,7 @@ pub fn pattern(len: usize, salt: u64) -> Vec<u8> {
 }
 
 pub fn assert_clean(db: &Database) {
-    let report = db.check(true, &mut |_, _| {}).unwrap();
+    let report = db.maintenance().check(true, &mut |_, _| {}).unwrap();
     assert_eq!(report.findings, Vec::<String>::new());
 }
 

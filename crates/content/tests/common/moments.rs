@@ -1,6 +1,6 @@
 //! Databases with a history, and the moments in it.
 
-use larder::{CreateOptions, Database, Moment, OpenOptions, Retention};
+use larder::{CreateOptions, Database, DatabaseOptions, Moment, Retention};
 use larder_object::EngineOptions;
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -76,7 +76,7 @@ impl Clock {
 
     /// Puts and commits; the moment of that, a second before the next.
     pub fn put(&self, database: &Database, path: &[u8], bytes: &[u8]) -> i64 {
-        database.put(path, bytes).unwrap();
+        database.files().write(path, bytes).unwrap();
         database.sync().unwrap();
         let at_ns = self.now();
         self.pass(SECOND);
@@ -94,9 +94,9 @@ impl Clock {
 }
 
 fn open_with(dir: &Path, engine: EngineOptions) -> Database {
-    let options = OpenOptions {
+    let options = DatabaseOptions {
         engine,
-        ..OpenOptions::default()
+        ..DatabaseOptions::default()
     };
     Database::open(&dir.join("t.larder"), options).unwrap()
 }
@@ -105,7 +105,10 @@ fn open_with(dir: &Path, engine: EngineOptions) -> Database {
 pub fn two_stores(clock: &Clock, dir: &Path, mib: u64) -> Database {
     let database = clock.create(dir, mib, HOUR);
     for store in ["a", "b"] {
-        database.create_store(store, "files", None, None).unwrap();
+        database
+            .stores()
+            .create(store, "files", None, None)
+            .unwrap();
     }
     database
 }
@@ -147,17 +150,18 @@ pub fn newest(db: &Database) -> Moment {
     db.sync().unwrap();
     // What SQL did beside the commits gets one.
     drop(db.as_of(&Moment::At(db.now_ns())).unwrap());
-    Moment::Seq(db.resolve_moment(&Moment::At(db.now_ns())).unwrap().0)
+    Moment::Seq(db.history().resolve(&Moment::At(db.now_ns())).unwrap().0)
 }
 
 /// The newest commit that changed files, with everything in it.
 pub fn now(db: &Database) -> Moment {
     db.sync().unwrap();
     let mut newest = 0;
-    db.log(None, Some(1), &mut |commit| {
-        newest = commit.seq;
-        ControlFlow::Continue(())
-    })
-    .unwrap();
+    db.history()
+        .log(None, Some(1), &mut |commit| {
+            newest = commit.seq;
+            ControlFlow::Continue(())
+        })
+        .unwrap();
     Moment::Seq(newest)
 }

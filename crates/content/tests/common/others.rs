@@ -17,7 +17,7 @@ pub fn plain(dir: &Path, sql: &str) {
 }
 
 fn looks(db: &Database) -> u64 {
-    let gauges = db.gauges().unwrap();
+    let gauges = db.maintenance().gauges().unwrap();
     gauges.foreign_exact_count + gauges.foreign_whole_count
 }
 
@@ -31,7 +31,11 @@ pub fn settle(dir: &Path, all: &[Database]) {
             let began = Instant::now();
             while looks(db) == before {
                 let is_late = began.elapsed() > Duration::from_secs(30);
-                assert!(!is_late, "nobody looks; {:?}", db.put(b"/why", b"").err());
+                assert!(
+                    !is_late,
+                    "nobody looks; {:?}",
+                    db.files().write(b"/why", b"").err()
+                );
                 std::thread::sleep(Duration::from_millis(2));
             }
         }

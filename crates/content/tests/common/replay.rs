@@ -2,7 +2,7 @@
 //!
 //! `LARDER_CRASH_SEED` and `LARDER_CRASH_POINTS` choose another run.
 
-use larder::{Database, OpenOptions};
+use larder::{Database, DatabaseOptions};
 use larder_object::EngineOptions;
 use larder_testkit::{CrashState, Recording, SimStorage};
 use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
@@ -27,13 +27,13 @@ fn setting(name: &str, default: u64) -> u64 {
 pub fn find_fault(state: &CrashState, look: impl FnOnce(&Database, u64)) -> Option<String> {
     let directory = super::scratch();
     state.disk.write_catalog(directory.path()).unwrap();
-    let options = OpenOptions {
+    let options = DatabaseOptions {
         engine: EngineOptions {
             storage: Some(Arc::new(SimStorage::load(&state.disk, None))),
             has_background: false,
             ..EngineOptions::default()
         },
-        ..OpenOptions::default()
+        ..DatabaseOptions::default()
     };
     let looked = catch_unwind(AssertUnwindSafe(|| {
         let db = Database::open(directory.path(), options).unwrap();

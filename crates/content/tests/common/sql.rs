@@ -41,7 +41,8 @@ pub fn ask(txn: &Transaction, sql: &str) -> SqlValue {
 
 pub fn directory(db: &Database, parent: NodeId, name: &str) -> NodeId {
     let name = Name::new(name.as_bytes()).unwrap();
-    db.create_node(parent, &name, NewNode::Directory, 0o755, Caller::current())
+    db.nodes()
+        .create_node(parent, &name, NewNode::Directory, 0o755, Caller::current())
         .unwrap()
         .node
 }

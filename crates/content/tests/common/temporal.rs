@@ -52,7 +52,7 @@ pub fn client(dir: &Path) -> Client {
 
 /// A commit of a file: all that came before is of another moment.
 pub fn moment(db: &Database, salt: u64) -> Moment {
-    db.put(b"/moment", &salt.to_le_bytes()).unwrap();
+    db.files().write(b"/moment", salt.to_le_bytes()).unwrap();
     db.sync().unwrap();
     let rows = query(db, "SELECT value FROM larder_meta WHERE key = 'commit_seq'");
     let SqlValue::Integer(seq) = rows[0][0] else {
@@ -63,7 +63,7 @@ pub fn moment(db: &Database, salt: u64) -> Moment {
 
 pub fn query(db: &Database, sql: &str) -> Vec<Vec<SqlValue>> {
     let mut found = Vec::new();
-    let mut session = db.sql(false).unwrap();
+    let mut session = db.sql().open(false).unwrap();
     session
         .execute(sql, &mut |row| {
             found.push(row.values);
@@ -75,7 +75,7 @@ pub fn query(db: &Database, sql: &str) -> Vec<Vec<SqlValue>> {
 
 pub fn as_of(db: &Database, moment: &Moment, table: &str) -> Vec<Vec<SqlValue>> {
     let past = db.as_of(moment).unwrap();
-    let found = db.rows_as_of(&past, table, None).unwrap();
+    let found = db.sql().rows_as_of(&past, table, None).unwrap();
     let mut rows: Vec<_> = found.rows.into_iter().map(|row| row.values).collect();
     rows.sort_by_key(|row| format!("{row:?}"));
     rows
@@ -104,9 +104,9 @@ pub fn restore_rows(
         is_dry: true,
         ..RestoreOptions::default()
     };
-    let planned = db.restore(&past, None, &options)?;
+    let planned = db.history().restore(&past, None, &options)?;
     options.is_dry = false;
-    let done = db.restore(&past, None, &options)?;
+    let done = db.history().restore(&past, None, &options)?;
     assert_eq!(planned, done.planned(), "a dry run tells what is done");
     let rows = &done.rows[0];
     Ok((rows.inserted_count, rows.updated_count, rows.deleted_count))

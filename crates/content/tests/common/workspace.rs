@@ -2,8 +2,8 @@
 
 use super::OWNER;
 use larder::{
-    CreateOptions, Database, LongTransaction, NewNode, OpenOptions, RenameMode, SetAttr, SqlRow,
-    SqlValue, TransactionOutcome, XattrMode,
+    CreateOptions, Database, DatabaseOptions, LongTransaction, NewNode, RenameMode, SetAttr,
+    SqlRow, SqlValue, TransactionOutcome, XattrMode,
 };
 use std::path::Path;
 
@@ -14,17 +14,18 @@ pub fn create(dir: &Path) -> std::path::PathBuf {
 }
 
 pub fn open(path: &Path) -> Database {
-    Database::open(path, OpenOptions::default()).unwrap()
+    Database::open(path, DatabaseOptions::default()).unwrap()
 }
 
 pub fn begin(path: &Path) -> LongTransaction {
-    LongTransaction::begin(path, OpenOptions::default()).unwrap()
+    LongTransaction::begin(path, DatabaseOptions::default()).unwrap()
 }
 
 pub fn sql(database: &Database, text: &str) -> Vec<Vec<SqlValue>> {
     let mut rows = Vec::new();
     database
-        .sql(false)
+        .sql()
+        .open(false)
         .unwrap()
         .execute(text, &mut |row: SqlRow| {
             rows.push(row.values);
@@ -36,7 +37,7 @@ pub fn sql(database: &Database, text: &str) -> Vec<Vec<SqlValue>> {
 
 pub fn assert_sound(database: &Database) {
     database.sync().unwrap();
-    let report = database.check(true, &mut |_, _| {}).unwrap();
+    let report = database.maintenance().check(true, &mut |_, _| {}).unwrap();
     assert_eq!(report.findings, Vec::<String>::new());
 }
 
@@ -45,8 +46,8 @@ pub fn content(length: usize, seed: u8) -> Vec<u8> {
 }
 
 pub fn remove(database: &Database, path: &[u8]) {
-    let (parent, name) = database.resolve_parent(path).unwrap();
-    database.unlink(parent, &name).unwrap();
+    let (parent, name) = database.nodes().resolve_parent(path).unwrap();
+    database.nodes().unlink(parent, &name).unwrap();
 }
 
 pub fn conflicts(outcome: TransactionOutcome) -> Vec<String> {
@@ -57,48 +58,68 @@ pub fn conflicts(outcome: TransactionOutcome) -> Vec<String> {
 }
 
 pub fn mkdir(database: &Database, path: &str) {
-    let (parent, name) = database.resolve_parent(path.as_bytes()).unwrap();
+    let (parent, name) = database.nodes().resolve_parent(path.as_bytes()).unwrap();
     database
+        .nodes()
         .create_node(parent, &name, NewNode::Directory, 0o755, OWNER)
         .unwrap();
 }
 
 pub fn rmdir(database: &Database, path: &str) {
-    let (parent, name) = database.resolve_parent(path.as_bytes()).unwrap();
-    database.remove_dir(parent, &name).unwrap();
+    let (parent, name) = database.nodes().resolve_parent(path.as_bytes()).unwrap();
+    database.nodes().remove_dir(parent, &name).unwrap();
 }
 
 pub fn rename(database: &Database, from: &str, to: &str) {
-    let (parent, name) = database.resolve_parent(from.as_bytes()).unwrap();
-    let (new_parent, new_name) = database.resolve_parent(to.as_bytes()).unwrap();
+    let (parent, name) = database.nodes().resolve_parent(from.as_bytes()).unwrap();
+    let (new_parent, new_name) = database.nodes().resolve_parent(to.as_bytes()).unwrap();
     database
+        .nodes()
         .rename(parent, &name, new_parent, &new_name, RenameMode::Replace)
         .unwrap();
 }
 
 pub fn link(database: &Database, from: &str, to: &str) {
-    let node = database.resolve(from.as_bytes(), false).unwrap().node;
-    let (parent, name) = database.resolve_parent(to.as_bytes()).unwrap();
-    database.link(node, parent, &name).unwrap();
+    let node = database
+        .nodes()
+        .resolve(from.as_bytes(), false)
+        .unwrap()
+        .node;
+    let (parent, name) = database.nodes().resolve_parent(to.as_bytes()).unwrap();
+    database.nodes().link(node, parent, &name).unwrap();
 }
 
 pub fn chmod(database: &Database, path: &str, mode: u32) {
-    let node = database.resolve(path.as_bytes(), false).unwrap().node;
+    let node = database
+        .nodes()
+        .resolve(path.as_bytes(), false)
+        .unwrap()
+        .node;
     let change = SetAttr {
         mode: Some(mode),
         ..SetAttr::default()
     };
-    database.set_attr(node, &change).unwrap();
+    database.nodes().set_attr(node, &change).unwrap();
 }
 
 pub fn mode(database: &Database, path: &str) -> u32 {
-    database.resolve(path.as_bytes(), false).unwrap().mode & 0o7777
+    database
+        .nodes()
+        .resolve(path.as_bytes(), false)
+        .unwrap()
+        .mode
+        & 0o7777
 }
 
 pub fn set_xattr(database: &Database, path: &str, name: &str, value: &str) {
-    let node = database.resolve(path.as_bytes(), false).unwrap().node;
+    let node = database
+        .nodes()
+        .resolve(path.as_bytes(), false)
+        .unwrap()
+        .node;
     let mode = XattrMode::Set;
     database
-        .set_xattr(node, name.as_bytes(), value.as_bytes(), mode)
+        .attributes()
+        .set(node, name.as_bytes(), value.as_bytes(), mode)
         .unwrap();
 }

@@ -2,8 +2,8 @@
 //! remedy, and no harm to what is whole.
 
 use larder::{
-    Caller, CreateOptions, Database, Error, ErrorKind, FileHandle, LongTransaction, Name, NewNode,
-    NodeId, OpenOptions,
+    Caller, CreateOptions, Database, DatabaseOptions, Error, ErrorKind, FileHandle,
+    LongTransaction, Name, NewNode, NodeId,
 };
 use std::fs::{File, OpenOptions as FileOptions};
 use std::os::unix::fs::FileExt;
@@ -32,10 +32,12 @@ impl Victim {
         for index in 0..3u8 {
             let name = Name::new(format!("f{index}").as_bytes()).unwrap();
             let node = db
+                .nodes()
                 .create_node(NodeId::ROOT, &name, NewNode::File, 0o644, OWNER)
                 .unwrap()
                 .node;
-            db.open_file(node, true)
+            db.nodes()
+                .open(node, true)
                 .unwrap()
                 .write_at(0, &[index + 1; 100_000])
                 .unwrap();
@@ -74,11 +76,15 @@ impl Victim {
 }
 
 fn open(path: &Path) -> larder::Result<Database> {
-    Database::open(path, OpenOptions::default())
+    Database::open(path, DatabaseOptions::default())
 }
 
 fn open_file(db: &Database, path: &str) -> Box<dyn FileHandle> {
-    db.open_file(db.resolve(path.as_bytes(), true).unwrap().node, false)
+    db.nodes()
+        .open(
+            db.nodes().resolve(path.as_bytes(), true).unwrap().node,
+            false,
+        )
         .unwrap()
 }
 
@@ -142,7 +148,11 @@ fn one_torn_superblock_is_survived_and_two_are_named() {
     segment.read_exact_at(&mut copies, 0).unwrap();
     segment.write_all_at(&[0xaa; 512], 100).unwrap();
     let db = open(&victim.path).unwrap();
-    let findings = db.check(true, &mut |_, _| {}).unwrap().findings;
+    let findings = db
+        .maintenance()
+        .check(true, &mut |_, _| {})
+        .unwrap()
+        .findings;
     assert_eq!(findings.len(), 1, "{findings:?}");
     assert!(findings[0].contains("superblock"), "{findings:?}");
     db.close().unwrap();
@@ -213,14 +223,22 @@ fn a_flipped_bit_is_an_error_that_names_segment_and_block_and_harms_no_other_fil
         );
         assert!(bytes.iter().all(|&found| found == byte), "{path}");
     }
-    let findings = db.check(true, &mut |_, _| {}).unwrap().findings;
+    let findings = db
+        .maintenance()
+        .check(true, &mut |_, _| {})
+        .unwrap()
+        .findings;
     assert_eq!(findings.len(), 1, "{findings:?}");
     assert!(
         findings[0].contains("/f1") && findings[0].contains(&format!("block {index}")),
         "{findings:?}"
     );
     assert!(
-        db.check(false, &mut |_, _| {}).unwrap().findings.is_empty(),
+        db.maintenance()
+            .check(false, &mut |_, _| {})
+            .unwrap()
+            .findings
+            .is_empty(),
         "the structure is whole"
     );
 }
@@ -244,7 +262,11 @@ fn a_damaged_map_page_harms_one_file() {
         open_file(&db, "/f0").read_at(0, &mut bytes).unwrap(),
         100_000
     );
-    let findings = db.check(false, &mut |_, _| {}).unwrap().findings;
+    let findings = db
+        .maintenance()
+        .check(false, &mut |_, _| {})
+        .unwrap()
+        .findings;
     assert!(
         findings
             .iter()
@@ -266,7 +288,11 @@ fn a_leak_and_a_double_use_are_found() {
          UPDATE larder_gate SET open = 0",
     );
     let db = open(&victim.path).unwrap();
-    let findings = db.check(false, &mut |_, _| {}).unwrap().findings;
+    let findings = db
+        .maintenance()
+        .check(false, &mut |_, _| {})
+        .unwrap()
+        .findings;
     assert!(
         findings.iter().any(|finding| finding.contains("leaked")),
         "{findings:?}"
@@ -290,9 +316,12 @@ fn a_grant_from_a_damaged_catalog_is_an_error() {
            WHERE block_count > 4 LIMIT 1; \
          UPDATE larder_gate SET open = 0",
     );
-    let txn = LongTransaction::begin(&victim.path, OpenOptions::default()).unwrap();
+    let txn = LongTransaction::begin(&victim.path, DatabaseOptions::default()).unwrap();
     let view = txn.database().unwrap();
-    let refused = view.put(b"/new", &[5; 300_000]).and_then(|_| view.sync());
+    let refused = view
+        .files()
+        .write(b"/new", [5; 300_000])
+        .and_then(|_| view.sync());
     assert_says(&refused.unwrap_err(), ErrorKind::Corrupt, &["larder check"]);
     txn.abort().unwrap();
     let db = open(&victim.path).unwrap();
@@ -328,8 +357,8 @@ fn a_damaged_list_of_pieces_is_found() {
     ] {
         let victim = Victim::new();
         let db = open(&victim.path).unwrap();
-        let node = db.resolve(b"/f1", true).unwrap().node;
-        let file = db.open_file(node, true).unwrap();
+        let node = db.nodes().resolve(b"/f1", true).unwrap().node;
+        let file = db.nodes().open(node, true).unwrap();
         file.write_at(0, &[7; 400_000]).unwrap();
         // Pieces of a hole and of data in turns, until one page is not enough.
         for at in 0..130 {
@@ -342,7 +371,11 @@ fn a_damaged_list_of_pieces_is_found() {
             "UPDATE larder_gate SET open = 1; {damage}; UPDATE larder_gate SET open = 0"
         ));
         let db = open(&victim.path).unwrap();
-        let findings = db.check(false, &mut |_, _| {}).unwrap().findings;
+        let findings = db
+            .maintenance()
+            .check(false, &mut |_, _| {})
+            .unwrap()
+            .findings;
         assert!(
             findings.iter().any(|finding| finding.contains(found)),
             "{damage}: {findings:?}"
@@ -366,18 +399,18 @@ fn names_and_paths_are_refused_with_their_rule() {
     }
     let long = [b"/".as_slice(), &[b'x'; 5000]].concat();
     assert_says(
-        &db.resolve(&long, true).unwrap_err(),
+        &db.nodes().resolve(&long, true).unwrap_err(),
         ErrorKind::NameTooLong,
         &["4095"],
     );
     let long_name = [b"/".as_slice(), &[b'x'; 300]].concat();
     assert_says(
-        &db.resolve(&long_name, true).unwrap_err(),
+        &db.nodes().resolve(&long_name, true).unwrap_err(),
         ErrorKind::NameTooLong,
         &["255"],
     );
     assert_says(
-        &db.destroy_store("nobody").unwrap_err(),
+        &db.stores().destroy("nobody").unwrap_err(),
         ErrorKind::NotFound,
         &["nobody", "store list"],
     );

@@ -1,6 +1,6 @@
 //! Devices that fail: what was promised stays, what was not is refused, and reopening recovers.
 
-use larder::{Caller, CreateOptions, Database, ErrorKind, Name, NewNode, NodeId, OpenOptions};
+use larder::{Caller, CreateOptions, Database, DatabaseOptions, ErrorKind, Name, NewNode, NodeId};
 use larder_object::EngineOptions;
 use larder_testkit::SimStorage;
 use std::path::{Path, PathBuf};
@@ -18,9 +18,10 @@ const LARGE: usize = 100_000;
 fn put(db: &Database, name: &str, len: usize) -> larder::Result<()> {
     let name = Name::new(name.as_bytes()).unwrap();
     let node = db
+        .nodes()
         .create_node(NodeId::ROOT, &name, NewNode::File, 0o644, OWNER)?
         .node;
-    db.open_file(node, true)?.write_at(0, &vec![7; len])
+    db.nodes().open(node, true)?.write_at(0, &vec![7; len])
 }
 
 /// A new database in `dir` on simulated devices.
@@ -43,9 +44,9 @@ fn open(path: &Path, storage: &Arc<SimStorage>) -> Database {
     };
     Database::open(
         path,
-        OpenOptions {
+        DatabaseOptions {
             engine,
-            ..OpenOptions::default()
+            ..DatabaseOptions::default()
         },
     )
     .unwrap()
@@ -80,8 +81,15 @@ fn fail_between(fail: impl Fn(&SimStorage)) {
         "closing does not hide that something was lost"
     );
     let db = open(&path, &storage);
-    assert!(db.check(true, &mut |_, _| {}).unwrap().findings.is_empty());
+    assert!(
+        db.maintenance()
+            .check(true, &mut |_, _| {})
+            .unwrap()
+            .findings
+            .is_empty()
+    );
     let names: Vec<String> = db
+        .nodes()
         .read_dir(NodeId::ROOT, None, 10)
         .unwrap()
         .into_iter()
@@ -119,9 +127,16 @@ fn logged_content_survives_a_failed_apply() {
         db.sync().unwrap();
         assert!(db.close().is_err(), "closing applies");
         let db = open(&path, &storage);
-        assert!(db.check(true, &mut |_, _| {}).unwrap().findings.is_empty());
-        assert_eq!(db.get(b"/kept").unwrap()[..], [7; 10_000]);
-        db.unlink(NodeId::ROOT, &Name::new(b"kept").unwrap())
+        assert!(
+            db.maintenance()
+                .check(true, &mut |_, _| {})
+                .unwrap()
+                .findings
+                .is_empty()
+        );
+        assert_eq!(db.files().read(b"/kept").unwrap()[..], [7; 10_000]);
+        db.nodes()
+            .unlink(NodeId::ROOT, &Name::new(b"kept").unwrap())
             .unwrap();
         db.close().unwrap();
     }
@@ -144,7 +159,15 @@ fn a_full_host_is_no_space_at_the_write_and_nothing_else_breaks() {
     assert_eq!(refused.kind(), ErrorKind::NoSpace, "{refused}");
     db.sync().unwrap();
     assert!(fitted > 20, "{fitted} MiB fitted");
-    db.unlink(NodeId::ROOT, &Name::new(b"f0").unwrap()).unwrap();
+    db.nodes()
+        .unlink(NodeId::ROOT, &Name::new(b"f0").unwrap())
+        .unwrap();
     put(&db, "again", 1 << 20).unwrap();
-    assert!(db.check(true, &mut |_, _| {}).unwrap().findings.is_empty());
+    assert!(
+        db.maintenance()
+            .check(true, &mut |_, _| {})
+            .unwrap()
+            .findings
+            .is_empty()
+    );
 }

@@ -3,7 +3,9 @@
 
 use crate::common::others::plain;
 use crate::common::{self, assert_clean, make, name, put};
-use larder::{Database, EngineOptions, ErrorKind, NodeId, OpenOptions, list_refused, open_refused};
+use larder::{
+    Database, DatabaseOptions, EngineOptions, ErrorKind, NodeId, list_refused, open_refused,
+};
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -14,7 +16,7 @@ const RULE: &str = "CREATE TABLE frozen (ino INTEGER PRIMARY KEY); \
       BEGIN SELECT RAISE(ABORT, 'it is frozen'); END;";
 
 fn open_with(dir: &Path, has_background: bool) -> Database {
-    let options = OpenOptions {
+    let options = DatabaseOptions {
         label: "test".into(),
         engine: EngineOptions {
             has_background,
@@ -22,7 +24,7 @@ fn open_with(dir: &Path, has_background: bool) -> Database {
             commit_interval: Duration::from_secs(3600),
             ..EngineOptions::default()
         },
-        ..OpenOptions::default()
+        ..DatabaseOptions::default()
     };
     Database::open(&dir.join("t.larder"), options).unwrap()
 }
@@ -80,7 +82,7 @@ fn a_process_of_its_own() {
         db.sync().unwrap();
         println!("kept {number}");
         let refused = make(&db, NodeId::ROOT, &format!("bad-{number}"));
-        let handle = db.open_file(refused, true).unwrap();
+        let handle = db.nodes().open(refused, true).unwrap();
         handle.write_at(0, &bytes(number, 3_000_000)).unwrap();
         put(&db, NodeId::ROOT, &format!("also-{number}"), b"also");
         // Answered, and only then a row refuses it.
@@ -142,7 +144,10 @@ fn a_kill_while_a_commit_is_refused_and_content_is_kept() {
         assert_eq!(left(&path), 0, "round {round}: a crash's leftovers stay");
         let all = list_refused(&path).unwrap();
         for number in &kept {
-            let found = db.get(format!("/kept-{number}").as_bytes()).unwrap();
+            let found = db
+                .files()
+                .read(format!("/kept-{number}").as_bytes())
+                .unwrap();
             assert!(found == bytes(*number, 50_000), "kept-{number}");
         }
         for number in &refused {
@@ -154,7 +159,9 @@ fn a_kill_while_a_commit_is_refused_and_content_is_kept() {
                 "{wanted}"
             );
             assert_eq!(
-                db.get(format!("/also-{number}").as_bytes()).unwrap(),
+                db.files()
+                    .read(format!("/also-{number}").as_bytes())
+                    .unwrap(),
                 b"also"
             );
         }
@@ -166,7 +173,7 @@ fn a_kill_while_a_commit_is_refused_and_content_is_kept() {
                 kept_bytes(&path, one.id) == bytes(number, 3_000_000),
                 "{text}"
             );
-            let error = db.get(&one.path).unwrap_err();
+            let error = db.files().read(&one.path).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::NotFound, "{text} is there as well");
         }
         assert_clean(&db);
@@ -235,7 +242,7 @@ fn what_a_full_host_cannot_keep_is_kept_when_there_is_room() {
         let db = open_with(dir, true);
         put(&db, NodeId::ROOT, "old", b"old");
         let refused = make(&db, NodeId::ROOT, "refused");
-        let handle = db.open_file(refused, true).unwrap();
+        let handle = db.nodes().open(refused, true).unwrap();
         handle.write_at(0, &bytes(7, LEN)).unwrap();
         plain(
             dir,
@@ -249,9 +256,13 @@ fn what_a_full_host_cannot_keep_is_kept_when_there_is_room() {
         assert!(told.contains("in memory until there is room"), "{told}");
         drop(handle);
         assert!(list_refused(&path).unwrap().is_empty());
-        assert_eq!(db.gauges().unwrap().refused_held_count, 1, "CONSTRAINT-6");
+        assert_eq!(
+            db.maintenance().gauges().unwrap().refused_held_count,
+            1,
+            "CONSTRAINT-6"
+        );
         // What makes room works meanwhile.
-        db.unlink(NodeId::ROOT, &name("old")).unwrap();
+        db.nodes().unlink(NodeId::ROOT, &name("old")).unwrap();
         db.sync().unwrap();
         if is_freed {
             std::fs::remove_file(dir.join("filler")).unwrap();

@@ -5,7 +5,7 @@
 use crate::common;
 
 use crate::common::{assert_clean, open, pattern, replay};
-use larder::{CreateOptions, Database, ErrorKind, OpenOptions, SqlValue, Transaction};
+use larder::{CreateOptions, Database, DatabaseOptions, ErrorKind, SqlValue, Transaction};
 use larder_object::EngineOptions;
 use larder_testkit::{CrashState, Recorder, Recording, RecordingVfs, SEGMENTS, SimStorage};
 use std::io::{BufRead, BufReader};
@@ -26,24 +26,26 @@ fn step(txn: &Transaction, number: u64) -> larder::Result<[bool; 2]> {
     };
     let before = redo_blocks(txn)?;
     // Nothing is in a segment yet that would have to be flushed.
-    txn.put(format!("/second-{number}").as_bytes(), &content(number, 1))?;
+    txn.files()
+        .write(format!("/second-{number}").as_bytes(), content(number, 1))?;
     txn.sql(
         "UPDATE state SET n = ?1",
         &[SqlValue::Integer(number as i64)],
     )?;
     let after_second = redo_blocks(txn)?;
     let savepoint = txn.savepoint()?;
-    txn.put(b"/gone", &pattern(9000, number))?;
+    txn.files().write(b"/gone", pattern(9000, number))?;
     txn.roll_back_to(savepoint)?;
-    txn.put(format!("/third-{number}").as_bytes(), &content(number, 2))?;
+    txn.files()
+        .write(format!("/third-{number}").as_bytes(), content(number, 2))?;
     txn.release(savepoint)?;
     let after_third = redo_blocks(txn)?;
-    txn.put(b"/first", &content(number, 0))?;
+    txn.files().write(b"/first", content(number, 0))?;
     if number > 1 {
         for which in ["second", "third"] {
             let path = format!("/{which}-{}", number - 1);
-            let (parent, name) = txn.resolve_parent(path.as_bytes())?;
-            txn.unlink(parent, &name)?;
+            let (parent, name) = txn.nodes().resolve_parent(path.as_bytes())?;
+            txn.nodes().unlink(parent, &name)?;
         }
     }
     Ok([before != after_second, after_second != after_third])
@@ -60,13 +62,17 @@ fn content(number: u64, which: u64) -> Vec<u8> {
 
 /// The number of the transaction that made what is there; panics unless all of it is of that one.
 fn number_of(db: &Database) -> u64 {
-    let txn = db.begin().unwrap();
+    let txn = db.transactions().begin().unwrap();
     let row = txn.sql("SELECT n FROM state", &[]).unwrap().rows.remove(0);
     let SqlValue::Integer(number) = row.values[0] else {
         panic!("{row:?}");
     };
     let number = number as u64;
-    let kind = |path: &str| txn.get(path.as_bytes()).map_err(|error| error.kind());
+    let kind = |path: &str| {
+        txn.files()
+            .read(path.as_bytes())
+            .map_err(|error| error.kind())
+    };
     assert_eq!(
         kind("/gone"),
         Err(ErrorKind::NotFound),
@@ -93,17 +99,18 @@ fn number_of(db: &Database) -> u64 {
     number
 }
 
-fn options(engine: EngineOptions) -> OpenOptions {
-    OpenOptions {
+fn options(engine: EngineOptions) -> DatabaseOptions {
+    DatabaseOptions {
         label: "test".into(),
         engine,
-        ..OpenOptions::default()
+        ..DatabaseOptions::default()
     }
 }
 
 fn make_table(db: &Database) {
     let sql = "CREATE TABLE state (n INTEGER); INSERT INTO state VALUES (0)";
-    db.sql(false)
+    db.sql()
+        .open(false)
         .unwrap()
         .execute(sql, &mut |_| Ok(()))
         .unwrap();
@@ -147,23 +154,25 @@ fn record() -> (Recording, usize) {
             _ => {}
         }
         if number % 7 == 0 {
-            let txn = db.begin().unwrap();
+            let txn = db.transactions().begin().unwrap();
             step(&txn, number).unwrap();
             txn.abort();
         }
         if number % 5 == 0 {
-            db.put(b"/beside", &pattern(20_000, number)).unwrap();
+            db.files()
+                .write(b"/beside", pattern(20_000, number))
+                .unwrap();
         }
         if number % 3 == 0 {
             db.sync().unwrap();
-            let left = db.space().unwrap().redo_bytes;
+            let left = db.maintenance().space().unwrap().redo_bytes;
             apply_count += u32::from(left < waiting);
             waiting = left;
         }
         // Without a background only its own transactions have a session give the writer lock back.
         let is_free = [3, 5, 7].iter().all(|divisor| number % divisor != 0);
         let by = other.as_ref().filter(|_| is_free).unwrap_or(&db);
-        let steps = by.transaction(|txn| step(txn, number)).unwrap();
+        let steps = by.transactions().run(|txn| step(txn, number)).unwrap();
         recorder.ack(number);
         (0..2).for_each(|which| logged[which] += u32::from(steps[which]));
         if let Some(other) = &other {
@@ -185,7 +194,8 @@ fn find_fault(state: &CrashState) -> Option<String> {
         assert!(number >= acked, "{number} is there, {acked} was committed");
         assert_clean(db);
         // And it goes on.
-        db.transaction(|txn| step(txn, number + 1).map(drop))
+        db.transactions()
+            .run(|txn| step(txn, number + 1).map(drop))
             .unwrap();
         assert_eq!(number_of(db), number + 1);
     })
@@ -231,18 +241,21 @@ fn a_process_of_its_own() {
     let db = open(Path::new(&dir));
     if role == "step" {
         for number in number_of(&db) + 1.. {
-            db.transaction(|txn| step(txn, number).map(drop)).unwrap();
+            db.transactions()
+                .run(|txn| step(txn, number).map(drop))
+                .unwrap();
             println!("done {number}");
         }
     }
     for _ in 0..role.parse::<u64>().unwrap() {
-        db.transaction(|txn| {
-            let text = String::from_utf8(txn.get(b"/n")?).unwrap();
-            let next = text.parse::<u64>().unwrap() + 1;
-            txn.put(b"/n", next.to_string().as_bytes())?;
-            txn.sql("UPDATE state SET n = n + 1", &[]).map(drop)
-        })
-        .unwrap();
+        db.transactions()
+            .run(|txn| {
+                let text = String::from_utf8(txn.files().read(b"/n")?).unwrap();
+                let next = text.parse::<u64>().unwrap() + 1;
+                txn.files().write(b"/n", next.to_string().as_bytes())?;
+                txn.sql("UPDATE state SET n = n + 1", &[]).map(drop)
+            })
+            .unwrap();
     }
     db.close().unwrap();
 }
@@ -289,7 +302,7 @@ fn processes_lose_no_update() {
     let dir = tempfile::tempdir().unwrap();
     let db = common::create(dir.path(), None);
     make_table(&db);
-    db.put(b"/n", b"0").unwrap();
+    db.files().write(b"/n", b"0").unwrap();
     db.sync().unwrap();
     let children: Vec<Child> = (0..PROCESSES)
         .map(|_| spawn(&EACH.to_string(), dir.path()))
@@ -298,8 +311,11 @@ fn processes_lose_no_update() {
         assert!(child.wait().unwrap().success());
     }
     let total = PROCESSES * EACH;
-    let txn = db.begin().unwrap();
-    assert_eq!(txn.get(b"/n").unwrap(), total.to_string().as_bytes());
+    let txn = db.transactions().begin().unwrap();
+    assert_eq!(
+        txn.files().read(b"/n").unwrap(),
+        total.to_string().as_bytes()
+    );
     let row = txn.sql("SELECT n FROM state", &[]).unwrap().rows.remove(0);
     assert_eq!(row.values, [SqlValue::Integer(total as i64)]);
     drop(txn);

@@ -4,7 +4,7 @@
 //! docs/decisions/0010-compaction.md; `LARDER_AGING_MIB`, `LARDER_AGING_AGE` make the run larger.
 
 use crate::common::*;
-use larder::{CreateOptions, Database, DefragOptions, NodeId, OpenOptions};
+use larder::{CreateOptions, Database, DatabaseOptions, DefragOptions, NodeId};
 use larder_object::EngineOptions;
 use larder_testkit::{Rng, SimStorage};
 use std::sync::Arc;
@@ -40,9 +40,9 @@ fn rewrite(percent: u64, age: u64, compacts: bool) -> Outcome {
         ..CreateOptions::default()
     };
     Database::create_with(&path, &create, &engine).unwrap();
-    let options = OpenOptions {
+    let options = DatabaseOptions {
         engine,
-        ..OpenOptions::default()
+        ..DatabaseOptions::default()
     };
     let db = Database::open(&path, options).unwrap();
     let mut rng = Rng::new(7);
@@ -55,31 +55,32 @@ fn rewrite(percent: u64, age: u64, compacts: bool) -> Outcome {
         (names, live) = (names + 1, live + len as u64);
     }
     db.sync().unwrap();
-    let mean_before = db.frag().unwrap().fragments_per_object_mean;
+    let mean_before = db.maintenance().frag().unwrap().fragments_per_object_mean;
     while written_bytes < live * age {
         let victim = format!("f{}", rng.below(names));
-        let old = db.lookup(R, &name(&victim)).unwrap();
+        let old = db.nodes().lookup(R, &name(&victim)).unwrap();
         // A safe replacement of the same length give or take; the pool stays as full as it is.
         let len = len_of(&mut rng) as u64;
-        let available_bytes = db.space().unwrap().available_bytes + old.size_bytes;
+        let available_bytes = db.maintenance().space().unwrap().available_bytes + old.size_bytes;
         let len = len.min(available_bytes.saturating_sub(1 << 20)).max(4096);
-        db.unlink(R, &name(&victim)).unwrap();
+        db.nodes().unlink(R, &name(&victim)).unwrap();
         let node = make(&db, R, &victim);
-        let handle = db.open_file(node, true).unwrap();
+        let handle = db.nodes().open(node, true).unwrap();
         handle
             .write_at(0, &pattern(len as usize, written_bytes))
             .unwrap();
         handle.sync().unwrap();
         written_bytes += len;
         if compacts {
-            moved_bytes += db.compact_step().unwrap().moved_bytes;
+            moved_bytes += db.maintenance().compact_step().unwrap().moved_bytes;
         }
         // Commits and reclaims, as a background would; there is nothing to move.
-        db.defrag(&[sentinel], &DefragOptions::default(), &mut |_| {})
+        db.maintenance()
+            .defrag(&[sentinel], &DefragOptions::default(), &mut |_| {})
             .unwrap();
     }
     db.sync().unwrap();
-    let frag = db.frag().unwrap();
+    let frag = db.maintenance().frag().unwrap();
     assert_clean(&db);
     Outcome {
         mean_before,

@@ -1,7 +1,7 @@
 //! Compaction: fragmented objects become whole, no byte changes, within the credit, and it ends.
 
 use crate::common::*;
-use larder::{Database, DefragOptions, DefragReport, NodeId, OpenOptions, copy_range};
+use larder::{Database, DatabaseOptions, DefragOptions, DefragReport, NodeId, copy_range};
 use larder_object::EngineOptions;
 use larder_testkit::Rng;
 use std::collections::BTreeMap;
@@ -15,9 +15,9 @@ fn open_quiet(dir: &Path) -> Database {
         has_background: false,
         ..EngineOptions::default()
     };
-    let options = OpenOptions {
+    let options = DatabaseOptions {
         engine,
-        ..OpenOptions::default()
+        ..DatabaseOptions::default()
     };
     Database::open(&dir.join("t.larder"), options).unwrap()
 }
@@ -25,6 +25,7 @@ fn open_quiet(dir: &Path) -> Database {
 fn defrag(db: &Database, is_dry: bool) -> (DefragReport, Vec<String>) {
     let mut paths = Vec::new();
     let report = db
+        .maintenance()
         .defrag(&[], &DefragOptions { is_dry }, &mut |object| {
             assert!(object.fragments_after <= object.fragments_before);
             paths.push(object.path.clone());
@@ -45,11 +46,11 @@ fn fragmented(db: &Database, count: u64) -> Vec<(NodeId, Vec<u8>)> {
     }
     db.sync().unwrap();
     // All that is left, so that nothing but the gaps is free.
-    let fill = db.space().unwrap().available_bytes as usize - (64 << 10);
+    let fill = db.maintenance().space().unwrap().available_bytes as usize - (64 << 10);
     put(db, R, "fill", &pattern(fill, 99));
     db.sync().unwrap();
     for tooth in (0..teeth).step_by(2) {
-        db.unlink(R, &name(&format!("t{tooth}"))).unwrap();
+        db.nodes().unlink(R, &name(&format!("t{tooth}"))).unwrap();
     }
     db.sync().unwrap();
     let mut files = Vec::new();
@@ -58,13 +59,13 @@ fn fragmented(db: &Database, count: u64) -> Vec<(NodeId, Vec<u8>)> {
         files.push((put(db, R, &format!("big{file}"), &bytes), bytes));
         db.sync().unwrap();
     }
-    db.unlink(R, &name("fill")).unwrap();
+    db.nodes().unlink(R, &name("fill")).unwrap();
     db.sync().unwrap();
     files
 }
 
 fn times(db: &Database, node: NodeId) -> (i64, i64, i64, u64) {
-    let attr = db.attr(node).unwrap();
+    let attr = db.nodes().metadata(node).unwrap();
     (attr.mtime_ns, attr.ctime_ns, attr.atime_ns, attr.size_bytes)
 }
 
@@ -74,14 +75,18 @@ fn defrag_makes_every_object_whole() {
     create(dir.path(), Some(64 << 20)).close().unwrap();
     let db = open_quiet(dir.path());
     let files = fragmented(&db, 6);
-    let before = db.frag().unwrap();
+    let before = db.maintenance().frag().unwrap();
     assert!(
         before.fragments_per_object_max >= 4,
         "nothing is fragmented: {before:?}"
     );
     let seen: Vec<_> = files.iter().map(|(node, _)| times(&db, *node)).collect();
     let (dry, _) = defrag(&db, true);
-    assert_eq!(db.frag().unwrap(), before, "a dry run moves nothing");
+    assert_eq!(
+        db.maintenance().frag().unwrap(),
+        before,
+        "a dry run moves nothing"
+    );
     assert!(dry.is_dry && dry.fragmented_count > 0, "{dry:?}");
     let (report, paths) = defrag(&db, false);
     println!("{report:?}");
@@ -93,7 +98,7 @@ fn defrag_makes_every_object_whole() {
         report.fragments_after, report.fragmented_count,
         "{report:?}"
     );
-    let after = db.frag().unwrap();
+    let after = db.maintenance().frag().unwrap();
     assert_eq!(after.fragments_per_object_max, 1, "{report:?}");
     assert_eq!(
         after.storage_age, before.storage_age,
@@ -113,7 +118,7 @@ fn defrag_makes_every_object_whole() {
     assert!(ends, "COMPACT-6");
     db.close().unwrap();
     let db = open_quiet(dir.path());
-    assert_eq!(db.frag().unwrap().fragments_per_object_max, 1);
+    assert_eq!(db.maintenance().frag().unwrap().fragments_per_object_max, 1);
     assert_clean(&db);
 }
 
@@ -125,6 +130,7 @@ fn only_what_is_named_is_moved() {
     let files = fragmented(&db, 4);
     let mut seen = 0;
     let report = db
+        .maintenance()
         .defrag(&[files[0].0], &DefragOptions::default(), &mut |object| {
             assert_eq!(object.path, "/big0");
             seen += 1;
@@ -132,7 +138,7 @@ fn only_what_is_named_is_moved() {
         .unwrap();
     assert_eq!((seen, report.object_count, report.healed_count), (1, 1, 1));
     assert_eq!(report.moved_bytes, BIG as u64);
-    assert!(db.frag().unwrap().fragments_per_object_max > 1);
+    assert!(db.maintenance().frag().unwrap().fragments_per_object_max > 1);
 }
 
 #[test]
@@ -141,16 +147,19 @@ fn the_background_keeps_to_its_credit_and_ends() {
     create(dir.path(), Some(64 << 20)).close().unwrap();
     let db = open_quiet(dir.path());
     fragmented(&db, 6);
-    let before = db.frag().unwrap().fragment_count;
-    let credit = db.compact_credit_bytes();
+    let before = db.maintenance().frag().unwrap().fragment_count;
+    let credit = db.maintenance().compact_credit_bytes();
     assert!(credit > 0);
     println!("credit {credit}, fragments {before}");
     let mut moved = 0;
     for _ in 0..400 {
-        let left = db.compact_credit_bytes();
-        let step = db.compact_step().unwrap();
+        let left = db.maintenance().compact_credit_bytes();
+        let step = db.maintenance().compact_step().unwrap();
         assert!(step.moved_bytes <= left, "COMPACT-5");
-        assert_eq!(db.compact_credit_bytes(), left - step.moved_bytes);
+        assert_eq!(
+            db.maintenance().compact_credit_bytes(),
+            left - step.moved_bytes
+        );
         moved += step.moved_bytes;
         db.sync().unwrap();
         std::thread::sleep(std::time::Duration::from_millis(5));
@@ -159,8 +168,12 @@ fn the_background_keeps_to_its_credit_and_ends() {
         moved > 0 && moved <= credit,
         "COMPACT-5: {moved} of {credit}"
     );
-    assert!(db.frag().unwrap().fragment_count < before);
-    assert_eq!(db.compact_step().unwrap().moved_bytes, 0, "COMPACT-6");
+    assert!(db.maintenance().frag().unwrap().fragment_count < before);
+    assert_eq!(
+        db.maintenance().compact_step().unwrap().moved_bytes,
+        0,
+        "COMPACT-6"
+    );
     assert_clean(&db);
 }
 
@@ -171,7 +184,7 @@ fn what_was_moved_and_shared_is_not_shared_back_in_the_same_group() {
     create(dir.path(), Some(64 << 20)).close().unwrap();
     let db = open_quiet(dir.path());
     let files = fragmented(&db, 4);
-    let open = |node| db.open_file(node, true).unwrap();
+    let open = |node| db.nodes().open(node, true).unwrap();
     let copy = |from, to| copy_range((&*open(from), 0), (&*open(to), 0), BIG as u64).unwrap();
     let other = put(&db, R, "other", b"");
     // From here on something may be shared.
@@ -179,7 +192,7 @@ fn what_was_moved_and_shared_is_not_shared_back_in_the_same_group() {
     db.sync().unwrap();
     let is_healed = (0..400).any(|_| {
         std::thread::sleep(std::time::Duration::from_millis(5));
-        db.compact_step().unwrap().moved_bytes >= BIG as u64
+        db.maintenance().compact_step().unwrap().moved_bytes >= BIG as u64
     });
     assert!(is_healed);
     for (node, _) in &files[1..] {
@@ -208,7 +221,7 @@ fn no_byte_changes_under_moves() {
             match rng.below(10) {
                 0..4 => {
                     if model.remove(&key).is_some() {
-                        db.unlink(R, &name(&format!("f{key}"))).unwrap();
+                        db.nodes().unlink(R, &name(&format!("f{key}"))).unwrap();
                     }
                     let bytes = pattern(rng.below(500_000) as usize, round);
                     match put_or_full(&db, &format!("f{key}"), &bytes) {
@@ -222,7 +235,8 @@ fn no_byte_changes_under_moves() {
                         let at = rng.below(bytes.len() as u64) as usize;
                         let piece = pattern((bytes.len() - at).min(30_000), round);
                         if db
-                            .open_file(*node, true)
+                            .nodes()
+                            .open(*node, true)
                             .unwrap()
                             .write_at(at as u64, &piece)
                             .is_ok()
@@ -234,11 +248,11 @@ fn no_byte_changes_under_moves() {
                 6 => {
                     if let Some((node, bytes)) = model.get_mut(&key) {
                         let len = rng.below(bytes.len() as u64 + 1);
-                        db.open_file(*node, true).unwrap().set_len(len).unwrap();
+                        db.nodes().open(*node, true).unwrap().set_len(len).unwrap();
                         bytes.truncate(len as usize);
                     }
                 }
-                7 => drop(db.compact_step().unwrap()),
+                7 => drop(db.maintenance().compact_step().unwrap()),
                 8 if rng.chance(30) => drop(defrag(&db, rng.chance(20))),
                 8 => db.sync().unwrap(),
                 _ => {
@@ -261,11 +275,11 @@ fn no_byte_changes_under_moves() {
 
 fn put_or_full(db: &Database, text: &str, bytes: &[u8]) -> Option<NodeId> {
     let node = make(db, R, text);
-    match db.open_file(node, true).unwrap().write_at(0, bytes) {
+    match db.nodes().open(node, true).unwrap().write_at(0, bytes) {
         Ok(()) => Some(node),
         Err(error) => {
             assert_eq!(error.kind(), larder::ErrorKind::NoSpace, "{error}");
-            db.unlink(R, &name(text)).unwrap();
+            db.nodes().unlink(R, &name(text)).unwrap();
             None
         }
     }
@@ -285,12 +299,13 @@ fn readers_and_writers_go_on_beside_a_defrag() {
             let (node, bytes) = &files[1 + writes % 5];
             assert!(content(&db, *node) == *bytes, "round {writes}");
             let round = pattern(100_000, writes as u64);
-            db.open_file(files[0].0, true)
+            db.nodes()
+                .open(files[0].0, true)
                 .unwrap()
                 .write_at(4096 * (writes as u64 % 100), &round)
                 .unwrap();
             writes += 1;
-            let back = db.open_file(files[0].0, false).unwrap();
+            let back = db.nodes().open(files[0].0, false).unwrap();
             let mut bytes = vec![0; round.len()];
             back.read_at(4096 * ((writes - 1) as u64 % 100), &mut bytes)
                 .unwrap();

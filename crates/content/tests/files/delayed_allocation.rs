@@ -1,7 +1,7 @@
 //! Objects are gathered whole: what writers do to each other must not show in the layout.
 
 use crate::common::*;
-use larder::{Database, FileHandle, NodeId, OpenOptions, RenameMode};
+use larder::{Database, DatabaseOptions, FileHandle, NodeId, RenameMode};
 use larder_object::EngineOptions;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -26,18 +26,19 @@ fn write_pieces(handle: &dyn FileHandle, bytes: &[u8], pause: impl Fn()) {
 fn replace(db: &Database, writer: usize, text: &str, bytes: &[u8]) {
     let temporary = format!("tmp{writer}");
     let node = make(db, NodeId::ROOT, &temporary);
-    let handle = db.open_file(node, true).unwrap();
+    let handle = db.nodes().open(node, true).unwrap();
     write_pieces(&*handle, bytes, std::thread::yield_now);
     handle.sync().unwrap();
     drop(handle);
-    db.rename(
-        NodeId::ROOT,
-        &name(&temporary),
-        NodeId::ROOT,
-        &name(text),
-        RenameMode::Replace,
-    )
-    .unwrap();
+    db.nodes()
+        .rename(
+            NodeId::ROOT,
+            &name(&temporary),
+            NodeId::ROOT,
+            &name(text),
+            RenameMode::Replace,
+        )
+        .unwrap();
 }
 
 #[test]
@@ -53,7 +54,7 @@ fn four_writers_leave_objects_in_one_piece() {
     for (index, &size) in sizes.iter().enumerate() {
         replace(&db, 0, &format!("o{index}"), &pattern(size, index as u64));
     }
-    let young = db.frag().unwrap();
+    let young = db.maintenance().frag().unwrap();
     let round = AtomicU64::new(0);
     std::thread::scope(|scope| {
         for writer in 0..4 {
@@ -71,7 +72,7 @@ fn four_writers_leave_objects_in_one_piece() {
         }
     });
     db.sync().unwrap();
-    let aged = db.frag().unwrap();
+    let aged = db.maintenance().frag().unwrap();
     println!("{young:?}\n{aged:?}");
     assert!(aged.storage_age > 1.0, "{aged:?}");
     assert!(aged.fragments_per_object_mean <= 1.02, "{aged:?}");
@@ -86,7 +87,7 @@ fn what_a_commit_met_half_written_is_placed_whole_at_the_end() {
     let handles: Vec<_> = (0..4)
         .map(|index| {
             let node = make(&db, NodeId::ROOT, &format!("f{index}"));
-            db.open_file(node, true).unwrap()
+            db.nodes().open(node, true).unwrap()
         })
         .collect();
     for (index, piece) in bytes.chunks(PIECE).enumerate() {
@@ -96,7 +97,7 @@ fn what_a_commit_met_half_written_is_placed_whole_at_the_end() {
         // A commit in the middle of everything.
         db.sync().unwrap();
     }
-    assert!(db.frag().unwrap().fragments_per_object_max > 1);
+    assert!(db.maintenance().frag().unwrap().fragments_per_object_max > 1);
     for handle in &handles {
         let mut found = vec![0; bytes.len()];
         assert_eq!(handle.read_at(0, &mut found).unwrap(), bytes.len());
@@ -106,17 +107,24 @@ fn what_a_commit_met_half_written_is_placed_whole_at_the_end() {
     db.sync().unwrap();
     // WHOLE-3: nothing dirty was left, and yet each is placed once more, by the background.
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
-    while db.frag().unwrap().fragments_per_object_max > 1 {
-        assert!(std::time::Instant::now() < deadline, "{:?}", db.frag());
+    while db.maintenance().frag().unwrap().fragments_per_object_max > 1 {
+        assert!(
+            std::time::Instant::now() < deadline,
+            "{:?}",
+            db.maintenance().frag()
+        );
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
-    let frag = db.frag().unwrap();
+    let frag = db.maintenance().frag().unwrap();
     assert_eq!(frag.storage_age, 0.0, "moving is not ageing");
     assert_clean(&db);
     db.close().unwrap();
     let db = open(dir.path());
     for index in 0..4 {
-        let node = db.resolve(format!("/f{index}").as_bytes(), true).unwrap();
+        let node = db
+            .nodes()
+            .resolve(format!("/f{index}").as_bytes(), true)
+            .unwrap();
         assert!(content(&db, node.node) == bytes);
     }
 }
@@ -127,8 +135,8 @@ fn a_log_that_is_synced_again_and_again_ends_in_one_piece() {
     let db = create(dir.path(), Some(64 << 20));
     let node = make(&db, NodeId::ROOT, "log");
     let other = make(&db, NodeId::ROOT, "other");
-    let handle = db.open_file(node, true).unwrap();
-    let rival = db.open_file(other, true).unwrap();
+    let handle = db.nodes().open(node, true).unwrap();
+    let rival = db.nodes().open(other, true).unwrap();
     for round in 0..40 {
         handle.append(&pattern(10_000, round)).unwrap();
         handle.sync().unwrap();
@@ -138,7 +146,7 @@ fn a_log_that_is_synced_again_and_again_ends_in_one_piece() {
     drop((handle, rival));
     db.close().unwrap();
     let db = open(dir.path());
-    assert_eq!(db.frag().unwrap().fragments_per_object_max, 1);
+    assert_eq!(db.maintenance().frag().unwrap().fragments_per_object_max, 1);
     let expected: Vec<u8> = (0..40).flat_map(|round| pattern(10_000, round)).collect();
     assert!(content(&db, node) == expected);
     assert_clean(&db);
@@ -149,12 +157,12 @@ fn more_half_written_objects_than_memory_may_hold_are_whole_too() {
     let dir = tempfile::tempdir().unwrap();
     create(dir.path(), Some(64 << 20)).close().unwrap();
     // WHOLE-2: half of it may be kept, and an object has to have less than a quarter of it.
-    let options = OpenOptions {
+    let options = DatabaseOptions {
         engine: EngineOptions {
             dirty_bytes_max: 2 << 20,
             ..EngineOptions::default()
         },
-        ..OpenOptions::default()
+        ..DatabaseOptions::default()
     };
     let db = Database::open(&dir.path().join("t.larder"), options).unwrap();
     let nodes: Vec<NodeId> = (0..24)
@@ -162,7 +170,7 @@ fn more_half_written_objects_than_memory_may_hold_are_whole_too() {
         .collect();
     let handles: Vec<_> = nodes
         .iter()
-        .map(|&node| db.open_file(node, true).unwrap())
+        .map(|&node| db.nodes().open(node, true).unwrap())
         .collect();
     let bytes = pattern(200_000, 9);
     for (index, piece) in bytes.chunks(20_000).enumerate() {
@@ -187,19 +195,21 @@ fn much_that_is_complete_is_committed_before_its_time() {
         commit_interval: std::time::Duration::from_secs(3600),
         ..EngineOptions::default()
     };
-    let options = OpenOptions {
+    let options = DatabaseOptions {
         engine,
-        ..OpenOptions::default()
+        ..DatabaseOptions::default()
     };
     let db = Database::open(&dir.path().join("t.larder"), options).unwrap();
-    let other = Database::open(&dir.path().join("t.larder"), OpenOptions::default()).unwrap();
+    let other = Database::open(&dir.path().join("t.larder"), DatabaseOptions::default()).unwrap();
     // One more than what begins a commit, in files that are closed.
     for index in 0..33 {
         let bytes = pattern(1 << 20, index);
-        db.put(format!("/o{index}").as_bytes(), &bytes).unwrap();
+        db.files()
+            .write(format!("/o{index}").as_bytes(), &bytes)
+            .unwrap();
     }
     let began = std::time::Instant::now();
-    while other.resolve(b"/o0", false).is_err() {
+    while other.nodes().resolve(b"/o0", false).is_err() {
         assert!(began.elapsed().as_secs() < 20, "nothing was committed");
         std::thread::sleep(std::time::Duration::from_millis(5));
     }

@@ -13,7 +13,7 @@ mod photos;
 #[allow(dead_code)]
 mod provider;
 
-use larder::{CreateOptions, Database, ErrorKind, OpenOptions};
+use larder::{CreateOptions, Database, DatabaseOptions, ErrorKind};
 
 #[test]
 fn photos_are_found_by_their_ratings() {
@@ -46,9 +46,9 @@ fn an_import_is_all_or_nothing() {
     Database::create(&path, &CreateOptions::default()).unwrap();
     assert_eq!(import::run(&path, &folder).unwrap(), 3);
     // A name that the database cannot take: nothing of the second import is there.
-    let database = Database::open(&path, OpenOptions::default()).unwrap();
-    assert_eq!(database.get(b"/imported-b").unwrap(), b"b");
-    let mut sql = database.sql(false).unwrap();
+    let database = Database::open(&path, DatabaseOptions::default()).unwrap();
+    assert_eq!(database.files().read(b"/imported-b").unwrap(), b"b");
+    let mut sql = database.sql().open(false).unwrap();
     let rule = "ALTER TABLE main ADD COLUMN rule INTEGER CHECK (size < 1000)";
     sql.execute(rule, &mut |_| Ok(())).unwrap();
     drop(sql);
@@ -56,8 +56,8 @@ fn an_import_is_all_or_nothing() {
     std::fs::write(folder.join("d"), "d").unwrap();
     std::fs::write(folder.join("e"), [0; 2000]).unwrap();
     import::run(&path, &folder).unwrap_err();
-    let database = Database::open(&path, OpenOptions::default()).unwrap();
-    let missing = database.resolve(b"/imported-d", true).unwrap_err();
+    let database = Database::open(&path, DatabaseOptions::default()).unwrap();
+    let missing = database.nodes().resolve(b"/imported-d", true).unwrap_err();
     assert_eq!(missing.kind(), ErrorKind::NotFound);
     database.close().unwrap();
 }

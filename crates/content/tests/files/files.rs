@@ -30,7 +30,10 @@ fn content_of_every_size_survives_reopening() {
     }
     for round in 0..2 {
         for (index, &size) in sizes.iter().enumerate() {
-            let attr = db.resolve(format!("/f{index}").as_bytes(), true).unwrap();
+            let attr = db
+                .nodes()
+                .resolve(format!("/f{index}").as_bytes(), true)
+                .unwrap();
             assert_eq!(attr.size_bytes, size as u64);
             assert_eq!((attr.uid, attr.gid), (1, 2));
             assert!(
@@ -44,21 +47,25 @@ fn content_of_every_size_survives_reopening() {
     db.close().unwrap();
     let db = open(dir.path());
     for (index, &size) in sizes.iter().enumerate() {
-        let attr = db.resolve(format!("/f{index}").as_bytes(), true).unwrap();
+        let attr = db
+            .nodes()
+            .resolve(format!("/f{index}").as_bytes(), true)
+            .unwrap();
         assert!(
             content(&db, attr.node) == pattern(size, index as u64),
             "size {size} reopened"
         );
     }
-    let frag = db.frag().unwrap();
+    let frag = db.maintenance().frag().unwrap();
     assert_eq!(frag.fragments_per_object_mean, 1.0);
     let mut layouts = Vec::new();
-    db.layouts(&mut |node, extents| layouts.push((node, extents.to_vec())))
+    db.maintenance()
+        .layouts(&mut |node, extents| layouts.push((node, extents.to_vec())))
         .unwrap();
     assert_eq!(layouts.len() as u64, frag.object_count);
     for (node, extents) in layouts {
         let blocks: u64 = extents.iter().map(|extent| extent.block_count).sum();
-        let attr = db.attr(node).unwrap();
+        let attr = db.nodes().metadata(node).unwrap();
         assert_eq!(blocks * limits::BLOCK_BYTES, attr.allocated_bytes);
         assert!(attr.allocated_bytes >= attr.size_bytes);
     }
@@ -70,7 +77,7 @@ fn overwrites_at_any_offset_match_an_array() {
     let dir = tempfile::tempdir().unwrap();
     let db = create(dir.path(), None);
     let node = make(&db, NodeId::ROOT, "f");
-    let handle = db.open_file(node, true).unwrap();
+    let handle = db.nodes().open(node, true).unwrap();
     let mut model: Vec<u8> = Vec::new();
     let mut state = 42u64;
     let mut random = |below: u64| {
@@ -144,23 +151,27 @@ fn a_file_without_a_name_lives_while_it_is_open() {
     let data = pattern(50_000, 1);
     let node = put(&db, NodeId::ROOT, "f", &data);
     db.sync().unwrap();
-    let handle = db.open_file(node, true).unwrap();
-    db.unlink(NodeId::ROOT, &name("f")).unwrap();
-    assert_eq!(kind(db.resolve(b"/f", true)), ErrorKind::NotFound);
+    let handle = db.nodes().open(node, true).unwrap();
+    db.nodes().unlink(NodeId::ROOT, &name("f")).unwrap();
+    assert_eq!(kind(db.nodes().resolve(b"/f", true)), ErrorKind::NotFound);
     db.sync().unwrap();
     let mut bytes = vec![0; data.len()];
     assert_eq!(handle.read_at(0, &mut bytes).unwrap(), data.len());
     assert!(bytes == data, "CONTENT-4");
     handle.write_at(0, b"still here").unwrap();
-    assert_eq!(handle.attr().unwrap().nlink, 0);
+    assert_eq!(handle.metadata().unwrap().nlink, 0);
     drop(handle);
-    assert_eq!(kind(db.attr(node)), ErrorKind::NotFound);
+    assert_eq!(kind(db.nodes().metadata(node)), ErrorKind::NotFound);
     db.sync().unwrap();
     assert_clean(&db);
-    assert_eq!(db.space().unwrap().live_bytes, 0);
+    assert_eq!(db.maintenance().space().unwrap().live_bytes, 0);
     db.close().unwrap();
     let db = open(dir.path());
-    assert_eq!(db.space().unwrap().retired_bytes, 0, "closing reclaims");
+    assert_eq!(
+        db.maintenance().space().unwrap().retired_bytes,
+        0,
+        "closing reclaims"
+    );
 }
 
 #[test]
@@ -168,27 +179,34 @@ fn names_obey_posix() {
     let dir = tempfile::tempdir().unwrap();
     let db = create(dir.path(), None);
     let sub = db
+        .nodes()
         .create_node(NodeId::ROOT, &name("d"), NewNode::Directory, 0o755, OWNER)
         .unwrap()
         .node;
     let file = put(&db, sub, "a", b"one");
     put(&db, sub, "b", b"two");
-    assert_eq!(db.attr(NodeId::ROOT).unwrap().nlink, 3);
+    assert_eq!(db.nodes().metadata(NodeId::ROOT).unwrap().nlink, 3);
     assert_eq!(
-        kind(db.create_node(sub, &name("a"), NewNode::File, 0, OWNER)),
+        kind(
+            db.nodes()
+                .create_node(sub, &name("a"), NewNode::File, 0, OWNER)
+        ),
         ErrorKind::Exists
     );
     assert_eq!(
-        kind(db.remove_dir(NodeId::ROOT, &name("d"))),
+        kind(db.nodes().remove_dir(NodeId::ROOT, &name("d"))),
         ErrorKind::NotEmpty
     );
     assert_eq!(
-        kind(db.unlink(NodeId::ROOT, &name("d"))),
+        kind(db.nodes().unlink(NodeId::ROOT, &name("d"))),
         ErrorKind::IsADirectory
     );
-    assert_eq!(kind(db.lookup(file, &name("x"))), ErrorKind::NotADirectory);
     assert_eq!(
-        kind(db.rename(
+        kind(db.nodes().lookup(file, &name("x"))),
+        ErrorKind::NotADirectory
+    );
+    assert_eq!(
+        kind(db.nodes().rename(
             NodeId::ROOT,
             &name("d"),
             sub,
@@ -198,60 +216,79 @@ fn names_obey_posix() {
         ErrorKind::InvalidInput
     );
     assert_eq!(
-        kind(db.rename(sub, &name("a"), sub, &name("b"), RenameMode::NoReplace)),
+        kind(
+            db.nodes()
+                .rename(sub, &name("a"), sub, &name("b"), RenameMode::NoReplace)
+        ),
         ErrorKind::Exists
     );
-    db.rename(sub, &name("a"), sub, &name("b"), RenameMode::Exchange)
+    db.nodes()
+        .rename(sub, &name("a"), sub, &name("b"), RenameMode::Exchange)
         .unwrap();
     assert_eq!(
-        content(&db, db.resolve(b"/d/a", true).unwrap().node),
+        content(&db, db.nodes().resolve(b"/d/a", true).unwrap().node),
         b"two"
     );
-    db.rename(
-        sub,
-        &name("b"),
-        NodeId::ROOT,
-        &name("c"),
-        RenameMode::Replace,
-    )
-    .unwrap();
-    db.rename(
-        sub,
-        &name("a"),
-        NodeId::ROOT,
-        &name("c"),
-        RenameMode::Replace,
-    )
-    .unwrap();
-    assert_eq!(content(&db, db.resolve(b"/c", true).unwrap().node), b"two");
-    assert_eq!(kind(db.attr(file)), ErrorKind::NotFound);
-    db.link(db.resolve(b"/c", true).unwrap().node, sub, &name("hard"))
+    db.nodes()
+        .rename(
+            sub,
+            &name("b"),
+            NodeId::ROOT,
+            &name("c"),
+            RenameMode::Replace,
+        )
         .unwrap();
-    assert_eq!(db.resolve(b"/d/hard", true).unwrap().nlink, 2);
-    db.create_node(
-        NodeId::ROOT,
-        &name("soft"),
-        NewNode::Symlink(b"d/../d/hard"),
-        0,
-        OWNER,
-    )
-    .unwrap();
+    db.nodes()
+        .rename(
+            sub,
+            &name("a"),
+            NodeId::ROOT,
+            &name("c"),
+            RenameMode::Replace,
+        )
+        .unwrap();
     assert_eq!(
-        content(&db, db.resolve(b"/soft", true).unwrap().node),
+        content(&db, db.nodes().resolve(b"/c", true).unwrap().node),
         b"two"
     );
-    db.create_node(
-        NodeId::ROOT,
-        &name("loop"),
-        NewNode::Symlink(b"loop"),
-        0,
-        OWNER,
-    )
-    .unwrap();
-    assert_eq!(kind(db.resolve(b"/loop", true)), ErrorKind::TooManySymlinks);
-    db.unlink(sub, &name("hard")).unwrap();
-    db.remove_dir(NodeId::ROOT, &name("d")).unwrap();
-    assert_eq!(db.attr(NodeId::ROOT).unwrap().nlink, 2);
+    assert_eq!(kind(db.nodes().metadata(file)), ErrorKind::NotFound);
+    db.nodes()
+        .link(
+            db.nodes().resolve(b"/c", true).unwrap().node,
+            sub,
+            &name("hard"),
+        )
+        .unwrap();
+    assert_eq!(db.nodes().resolve(b"/d/hard", true).unwrap().nlink, 2);
+    db.nodes()
+        .create_node(
+            NodeId::ROOT,
+            &name("soft"),
+            NewNode::Symlink(b"d/../d/hard"),
+            0,
+            OWNER,
+        )
+        .unwrap();
+    assert_eq!(
+        content(&db, db.nodes().resolve(b"/soft", true).unwrap().node),
+        b"two"
+    );
+    db.nodes()
+        .create_node(
+            NodeId::ROOT,
+            &name("loop"),
+            NewNode::Symlink(b"loop"),
+            0,
+            OWNER,
+        )
+        .unwrap();
+    assert_eq!(
+        kind(db.nodes().resolve(b"/loop", true)),
+        ErrorKind::TooManySymlinks
+    );
+    db.nodes().unlink(sub, &name("hard")).unwrap();
+    db.nodes().remove_dir(NodeId::ROOT, &name("d")).unwrap();
+    assert_eq!(db.nodes().metadata(NodeId::ROOT).unwrap().nlink, 2);
     assert_clean(&db);
 }
 
@@ -266,28 +303,34 @@ fn directories_list_committed_and_uncommitted_entries_in_one_order() {
         } else {
             format!("n{index}").into_bytes()
         };
-        db.create_node(
-            NodeId::ROOT,
-            &Name::new(&text).unwrap(),
-            NewNode::File,
-            0o600,
-            OWNER,
-        )
-        .unwrap();
+        db.nodes()
+            .create_node(
+                NodeId::ROOT,
+                &Name::new(&text).unwrap(),
+                NewNode::File,
+                0o600,
+                OWNER,
+            )
+            .unwrap();
         expected.push(text);
         if index % 170 == 0 {
             db.sync().unwrap();
         }
         if index % 3 == 0 {
             let gone = expected.remove(expected.len() / 2);
-            db.unlink(NodeId::ROOT, &Name::new(&gone).unwrap()).unwrap();
+            db.nodes()
+                .unlink(NodeId::ROOT, &Name::new(&gone).unwrap())
+                .unwrap();
         }
     }
     for limit in [1, 7, 1000] {
         let mut listed = Vec::new();
         let mut after: Option<Name> = None;
         loop {
-            let page = db.read_dir(NodeId::ROOT, after.as_ref(), limit).unwrap();
+            let page = db
+                .nodes()
+                .read_dir(NodeId::ROOT, after.as_ref(), limit)
+                .unwrap();
             let is_last = page.len() < limit;
             after = page.last().map(|entry| entry.name.clone()).or(after);
             listed.extend(page.into_iter().map(|entry| entry.name.as_bytes().to_vec()));
@@ -312,7 +355,7 @@ fn a_full_database_refuses_at_write_and_recovers_by_deleting() {
         let node = make(&db, NodeId::ROOT, &text);
         names.push(text);
         assert!(names.len() < 40, "the capacity is 32 MiB");
-        if let Err(error) = db.open_file(node, true).unwrap().write_at(0, &chunk) {
+        if let Err(error) = db.nodes().open(node, true).unwrap().write_at(0, &chunk) {
             break error;
         }
     };
@@ -323,14 +366,15 @@ fn a_full_database_refuses_at_write_and_recovers_by_deleting() {
         assert!(
             content(
                 &db,
-                db.resolve(format!("/{text}").as_bytes(), true)
+                db.nodes()
+                    .resolve(format!("/{text}").as_bytes(), true)
                     .unwrap()
                     .node
             ) == chunk
         );
     }
     for (round, text) in names.iter().enumerate().take(3) {
-        db.unlink(NodeId::ROOT, &name(text)).unwrap();
+        db.nodes().unlink(NodeId::ROOT, &name(text)).unwrap();
         put(&db, NodeId::ROOT, &format!("again{round}"), &chunk);
     }
     db.sync().unwrap();
@@ -342,7 +386,7 @@ fn truncated_pages_of_the_map_never_come_back() {
     let dir = tempfile::tempdir().unwrap();
     let db = create(dir.path(), None);
     let node = make(&db, NodeId::ROOT, "f");
-    let handle = db.open_file(node, true).unwrap();
+    let handle = db.nodes().open(node, true).unwrap();
     let mut model: Vec<u8> = Vec::new();
     // Map pages cover 8 MiB: cut inside one, between two, and write behind the cut again.
     for (step, len) in [
@@ -380,11 +424,11 @@ fn sparse_files_take_no_space() {
     let dir = tempfile::tempdir().unwrap();
     let db = create(dir.path(), Some(32 << 20));
     let node = make(&db, NodeId::ROOT, "sparse");
-    let handle = db.open_file(node, true).unwrap();
+    let handle = db.nodes().open(node, true).unwrap();
     handle.set_len(20 << 30).unwrap();
     handle.write_at(10 << 30, &pattern(4096, 9)).unwrap();
     handle.sync().unwrap();
-    assert_eq!(handle.attr().unwrap().allocated_bytes, 4096);
+    assert_eq!(handle.metadata().unwrap().allocated_bytes, 4096);
     assert_eq!(handle.seek(SeekTarget::Data, 0).unwrap(), Some(10 << 30));
     assert_eq!(
         handle.seek(SeekTarget::Hole, 10 << 30).unwrap(),
@@ -399,7 +443,7 @@ fn sparse_files_take_no_space() {
     assert!(bytes[..4096].iter().all(|&byte| byte == 0) && bytes[4096..] == pattern(4096, 9));
     handle.set_len(1).unwrap();
     handle.sync().unwrap();
-    assert_eq!(handle.attr().unwrap().allocated_bytes, 0);
+    assert_eq!(handle.metadata().unwrap().allocated_bytes, 0);
     drop(handle);
     assert_clean(&db);
 }

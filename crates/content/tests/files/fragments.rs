@@ -1,8 +1,8 @@
 //! Fragment operations through the Content API: against an array of bytes, in what they cost, and
 //! seen by others.
 use larder::{
-    AllocateMode, Caller, CreateOptions, Database, ErrorKind, FileHandle, Name, NewNode, NodeId,
-    OpenOptions, SeekTarget, SqlValue,
+    AllocateMode, Caller, CreateOptions, Database, DatabaseOptions, ErrorKind, FileHandle, Name,
+    NewNode, NodeId, SeekTarget, SqlValue,
 };
 use larder_object::EngineOptions;
 use larder_testkit::{Rng, fill};
@@ -29,9 +29,9 @@ fn open(path: &Path) -> Database {
     };
     Database::open(
         path,
-        OpenOptions {
+        DatabaseOptions {
             engine,
-            ..OpenOptions::default()
+            ..DatabaseOptions::default()
         },
     )
     .unwrap()
@@ -45,17 +45,18 @@ fn new_file(database: &Database) -> NodeId {
         umask: 0,
     };
     database
+        .nodes()
         .create_node(NodeId::ROOT, &name, NewNode::File, 0o644, caller)
         .unwrap()
         .node
 }
 
 fn node(database: &Database) -> NodeId {
-    database.resolve(NAME, false).unwrap().node
+    database.nodes().resolve(NAME, false).unwrap().node
 }
 
 fn read_all(file: &dyn FileHandle) -> Vec<u8> {
-    let mut bytes = vec![0; file.attr().unwrap().size_bytes as usize + 1];
+    let mut bytes = vec![0; file.metadata().unwrap().size_bytes as usize + 1];
     let mut len = 0;
     loop {
         match file.read_at(len as u64, &mut bytes[len..]).unwrap() {
@@ -68,14 +69,14 @@ fn read_all(file: &dyn FileHandle) -> Vec<u8> {
 }
 
 fn assert_clean(database: &Database) {
-    let report = database.check(true, &mut |_, _| {}).unwrap();
+    let report = database.maintenance().check(true, &mut |_, _| {}).unwrap();
     assert_eq!(report.findings, Vec::<String>::new());
 }
 
 /// Rows with pages of pieces, of all files; in what is committed.
 fn piece_rows(database: &Database) -> i64 {
     let mut count = 0;
-    let mut sql = database.sql(true).unwrap();
+    let mut sql = database.sql().open(true).unwrap();
     sql.execute("SELECT count(*) FROM larder_piece", &mut |row| {
         if let SqlValue::Integer(rows) = row.values[0] {
             count = rows;
@@ -222,7 +223,7 @@ fn run(seed: u64, steps: usize) -> i64 {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("db");
     let mut database = create(&path, None);
-    let mut file = database.open_file(new_file(&database), true).unwrap();
+    let mut file = database.nodes().open(new_file(&database), true).unwrap();
     let mut rng = Rng::new(seed);
     let mut model = Vec::new();
     let mut rows_max = 0;
@@ -247,7 +248,7 @@ fn run(seed: u64, steps: usize) -> i64 {
             4 => {
                 assert_seek(&*file, &model);
                 assert_clean(&database);
-                let allocated = file.attr().unwrap().allocated_bytes;
+                let allocated = file.metadata().unwrap().allocated_bytes;
                 let most = 2 * model.len() as u64 + 4096;
                 assert!(
                     allocated <= most,
@@ -260,14 +261,14 @@ fn run(seed: u64, steps: usize) -> i64 {
                 drop(file);
                 database.close().unwrap();
                 database = open(&path);
-                file = database.open_file(node(&database), true).unwrap();
+                file = database.nodes().open(node(&database), true).unwrap();
             }
             _ => {}
         }
     }
     drop(file);
     let name = Name::new(&NAME[1..]).unwrap();
-    database.unlink(NodeId::ROOT, &name).unwrap();
+    database.nodes().unlink(NodeId::ROOT, &name).unwrap();
     database.sync().unwrap();
     assert_clean(&database);
     assert_eq!(piece_rows(&database), 0, "the list outlived its file");
@@ -286,7 +287,7 @@ fn a_file_behaves_like_an_array() {
 fn a_file_with_many_pieces_behaves_like_an_array() {
     let directory = tempfile::tempdir().unwrap();
     let database = create(&directory.path().join("db"), None);
-    let file = database.open_file(new_file(&database), true).unwrap();
+    let file = database.nodes().open(new_file(&database), true).unwrap();
     let mut rng = Rng::new(7);
     let mut model = fill(1, 3_000_000);
     file.write_at(0, &model).unwrap();
@@ -341,7 +342,7 @@ fn a_file_with_many_pieces_behaves_like_an_array() {
 fn what_is_left_of_records_is_joined() {
     let directory = tempfile::tempdir().unwrap();
     let database = create(&directory.path().join("db"), None);
-    let file = database.open_file(new_file(&database), true).unwrap();
+    let file = database.nodes().open(new_file(&database), true).unwrap();
     let data = fill(4, 4_000_000);
     file.write_at(0, &data).unwrap();
     let mut model = Vec::new();
@@ -359,7 +360,7 @@ fn what_is_left_of_records_is_joined() {
     assert!(read_all(&*file) == model);
     database.sync().unwrap();
     let most = 2 * model.len() as u64 + 4096;
-    assert!(file.attr().unwrap().allocated_bytes <= most);
+    assert!(file.metadata().unwrap().allocated_bytes <= most);
     // The same from the other side: the ends of records stay.
     let mut at = kept as u64;
     for record in 0..90 {
@@ -374,7 +375,7 @@ fn what_is_left_of_records_is_joined() {
     model.extend(&rest[90 * 5000..]);
     assert!(read_all(&*file) == model);
     database.sync().unwrap();
-    let allocated = file.attr().unwrap().allocated_bytes;
+    let allocated = file.metadata().unwrap().allocated_bytes;
     assert!(allocated <= 2 * model.len() as u64 + 4096, "{allocated}");
     assert_clean(&database);
 }
@@ -384,7 +385,7 @@ fn rows(database: &Database) -> BTreeMap<(String, i64), Vec<u8>> {
     let mut rows = BTreeMap::new();
     let text = "SELECT 'piece', page, entries FROM larder_piece \
                 UNION ALL SELECT 'map', page, runs FROM main_map";
-    let mut sql = database.sql(true).unwrap();
+    let mut sql = database.sql().open(true).unwrap();
     sql.execute(text, &mut |row| {
         let [
             SqlValue::Text(table),
@@ -420,13 +421,13 @@ fn an_edit_in_the_middle_touches_few_pages() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("db");
     let mut database = create(&path, None);
-    let mut file = database.open_file(new_file(&database), true).unwrap();
+    let mut file = database.nodes().open(new_file(&database), true).unwrap();
     file.set_len(SIZE).unwrap();
     for at in (0..SIZE).step_by(1 << 30) {
         file.write_at(at, &fill(at, 20_000)).unwrap();
     }
     database.sync().unwrap();
-    let allocated = file.attr().unwrap().allocated_bytes;
+    let allocated = file.metadata().unwrap().allocated_bytes;
     let before = rows(&database);
     assert_eq!(before.len(), 64);
     let data = fill(5, 10_001);
@@ -437,7 +438,7 @@ fn an_edit_in_the_middle_touches_few_pages() {
         pieces == 1 && maps <= 2,
         "{pieces} + {maps} pages of 64 GiB"
     );
-    let grown = file.attr().unwrap().allocated_bytes - allocated;
+    let grown = file.metadata().unwrap().allocated_bytes - allocated;
     assert!(grown <= 5 * 4096, "{grown} bytes for {}", data.len());
     let mut found = vec![0; 778 + data.len()];
     file.read_at(32 << 30, &mut found).unwrap();
@@ -455,7 +456,7 @@ fn an_edit_in_the_middle_touches_few_pages() {
     drop(file);
     database.close().unwrap();
     database = open(&path);
-    file = database.open_file(node(&database), true).unwrap();
+    file = database.nodes().open(node(&database), true).unwrap();
     let before = rows(&database);
     assert!(before.len() > 1000, "{} pages", before.len());
     file.insert_range((32 << 30) + 12_345, b"in the middle")
@@ -481,7 +482,7 @@ fn an_edit_in_the_middle_touches_few_pages() {
 fn small_files_and_ends_need_no_pieces() {
     let directory = tempfile::tempdir().unwrap();
     let database = create(&directory.path().join("db"), None);
-    let file = database.open_file(new_file(&database), true).unwrap();
+    let file = database.nodes().open(new_file(&database), true).unwrap();
     file.insert_range(0, b"world").unwrap();
     file.insert_range(0, b"hello ").unwrap();
     file.sync().unwrap();
@@ -489,7 +490,7 @@ fn small_files_and_ends_need_no_pieces() {
     file.move_range(0, 7, 5).unwrap();
     assert_eq!(read_all(&*file), b"worldhello, ");
     file.sync().unwrap();
-    assert_eq!(file.attr().unwrap().allocated_bytes, 0, "it is inline");
+    assert_eq!(file.metadata().unwrap().allocated_bytes, 0, "it is inline");
     // Large, edited at the end only.
     let mut model = fill(2, 1_000_000);
     file.replace_range(0, 12, &model).unwrap();
@@ -521,7 +522,7 @@ fn what_cannot_be_done_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let database = create(&directory.path().join("db"), Some(16 << 20));
     let node = new_file(&database);
-    let file = database.open_file(node, true).unwrap();
+    let file = database.nodes().open(node, true).unwrap();
     file.write_at(0, &fill(1, 700_000)).unwrap();
     let kinds = |outcomes: Vec<larder::Result<()>>| -> Vec<ErrorKind> {
         let errors = outcomes.into_iter().map(|outcome| outcome.unwrap_err());
@@ -541,7 +542,7 @@ fn what_cannot_be_done_is_refused() {
     file.insert_range(5, b"pieces").unwrap();
     let full = kinds(vec![file.insert_range(9, &fill(2, 20 << 20))]);
     assert_eq!(full, [ErrorKind::NoSpace]);
-    let reader = database.open_file(node, false).unwrap();
+    let reader = database.nodes().open(node, false).unwrap();
     let refused = kinds(vec![
         reader.insert_range(0, b"x"),
         reader.insert_hole(0, 1),
@@ -575,16 +576,16 @@ fn another_session_reads_whole_moments() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("db");
     Database::create(&path, &CreateOptions::default()).unwrap();
-    let database = Database::open(&path, OpenOptions::default()).unwrap();
-    let file = database.open_file(new_file(&database), true).unwrap();
+    let database = Database::open(&path, DatabaseOptions::default()).unwrap();
+    let file = database.nodes().open(new_file(&database), true).unwrap();
     let bytes: Vec<u8> = (0..COUNT)
         .flat_map(|index| [(index % 251) as u8; RECORD])
         .collect();
     file.write_at(0, &bytes).unwrap();
     file.move_range(RECORD as u64, RECORD as u64, 0).unwrap();
     database.sync().unwrap();
-    let other = Database::open(&path, OpenOptions::default()).unwrap();
-    let reader = other.open_file(node(&other), false).unwrap();
+    let other = Database::open(&path, DatabaseOptions::default()).unwrap();
+    let reader = other.nodes().open(node(&other), false).unwrap();
     let is_done = std::sync::atomic::AtomicBool::new(false);
     let reads = std::thread::scope(|scope| {
         let reading = scope.spawn(|| {

@@ -72,7 +72,8 @@ fn promptly(what: &str, work: impl FnOnce() + Send) {
 
 fn put_some(db: &Database, name: &str) {
     for at in 0..5 {
-        db.put(format!("/{name}{at}").as_bytes(), &pattern(10_000, at))
+        db.files()
+            .write(format!("/{name}{at}").as_bytes(), pattern(10_000, at))
             .unwrap();
         db.sync().unwrap();
     }
@@ -86,7 +87,7 @@ fn growth_ahead_keeps_no_other_session_waiting() {
     let before = length(dir.path());
     let growing = Growing::begin(dir.path());
     // While it is not committed, the session has the writer lock.
-    db.put(b"/much", &pattern(50 * MIB, 7)).unwrap();
+    db.files().write(b"/much", pattern(50 * MIB, 7)).unwrap();
     growing.expect_another();
     promptly("another session", || {
         let other = open(dir.path());
@@ -96,10 +97,10 @@ fn growth_ahead_keeps_no_other_session_waiting() {
     promptly("the session that grows", || put_some(&db, "own"));
     drop(growing);
     // What was grown is used: more than there was.
-    db.put(b"/more", &pattern(40 * MIB, 8)).unwrap();
+    db.files().write(b"/more", pattern(40 * MIB, 8)).unwrap();
     db.sync().unwrap();
     assert!(length(dir.path()) > before, "RESERVE-3");
-    assert!(db.get(b"/more").unwrap() == pattern(40 * MIB, 8));
+    assert!(db.files().read(b"/more").unwrap() == pattern(40 * MIB, 8));
     assert_sound(&db);
 }
 
@@ -112,7 +113,11 @@ fn a_long_transaction_that_needs_room_keeps_nobody_waiting() {
     let growing = Growing::begin(dir.path());
     let view = txn.database().unwrap();
     std::thread::scope(|scope| {
-        let writing = scope.spawn(|| view.put(b"/large", &content(90 * MIB, 3)).map(drop));
+        let writing = scope.spawn(|| {
+            view.files()
+                .write(b"/large", content(90 * MIB, 3))
+                .map(drop)
+        });
         growing.expect_another();
         promptly("the database", || put_some(&db, "own"));
         promptly("another session", || {
@@ -126,7 +131,7 @@ fn a_long_transaction_that_needs_room_keeps_nobody_waiting() {
     });
     assert_sound(view);
     txn.commit().unwrap();
-    assert!(db.get(b"/large").unwrap() == content(90 * MIB, 3));
+    assert!(db.files().read(b"/large").unwrap() == content(90 * MIB, 3));
     assert_sound(&db);
 }
 
@@ -136,11 +141,11 @@ fn what_an_aborted_transaction_has_grown_goes_back_to_the_host() {
     let path = dir.path().join("t.larder");
     let db = create(dir.path(), None);
     put_some(&db, "first");
-    db.put(b"/kept", b"before").unwrap();
+    db.files().write(b"/kept", b"before").unwrap();
     let then = newest(&db);
-    db.put(b"/kept", b"after").unwrap();
+    db.files().write(b"/kept", b"after").unwrap();
     db.sync().unwrap();
-    let before = (length(dir.path()), db.space().unwrap());
+    let before = (length(dir.path()), db.maintenance().space().unwrap());
     // The second transaction is so large that others, who are few, would grow the segments behind
     // it if they took it for theirs.
     let blocks = "SELECT block_count FROM larder_segment";
@@ -152,7 +157,9 @@ fn what_an_aborted_transaction_has_grown_goes_back_to_the_host() {
         let view = txn.database().unwrap();
         for part in 0..parts {
             let bytes = content(70 * MIB, part);
-            view.put(format!("/part{part}").as_bytes(), &bytes).unwrap();
+            view.files()
+                .write(format!("/part{part}").as_bytes(), &bytes)
+                .unwrap();
             put_some(&db, &format!("beside{round}-{part}-"));
         }
         view.sync().unwrap();
@@ -181,9 +188,9 @@ fn what_an_aborted_transaction_has_grown_goes_back_to_the_host() {
     }
     // Unlike a shrink it gives up no history.
     let past = db.as_of(&then).unwrap();
-    assert_eq!(past.get(b"/kept").unwrap(), b"before", "TIME-6");
+    assert_eq!(past.files().read(b"/kept").unwrap(), b"before", "TIME-6");
     drop(past);
-    let after = db.space().unwrap();
+    let after = db.maintenance().space().unwrap();
     assert_eq!(after.segment_bytes, before.1.segment_bytes);
     assert!(after.live_bytes < before.1.live_bytes + 2 * MIB as u64);
 }
@@ -198,7 +205,7 @@ fn what_a_killed_transaction_has_grown_goes_back_when_it_is_swept() {
     let before = length(dir.path());
     let txn = begin(&path);
     let view = txn.database().unwrap();
-    view.put(b"/part", &content(150 * MIB, 1)).unwrap();
+    view.files().write(b"/part", content(150 * MIB, 1)).unwrap();
     view.sync().unwrap();
     assert!(length(dir.path()) > before + 50 * MIB as u64);
     // What a kill leaves: nobody finds its locks any more.
@@ -221,24 +228,24 @@ fn what_others_use_is_not_given_back() {
     let path = dir.path().join("t.larder");
     let db = create(dir.path(), None);
     put_some(&db, "first");
-    db.put(b"/gone", &pattern(60 * MIB, 1)).unwrap();
+    db.files().write(b"/gone", pattern(60 * MIB, 1)).unwrap();
     db.sync().unwrap();
     let before = length(dir.path());
     let txn = begin(&path);
     let view = txn.database().unwrap();
-    view.put(b"/part", &content(100 * MIB, 1)).unwrap();
+    view.files().write(b"/part", content(100 * MIB, 1)).unwrap();
     view.sync().unwrap();
     let grown = length(dir.path());
     assert!(grown > before);
     // More than there is room for without another growth, behind the transaction's blocks.
     let large = pattern(200 * MIB, 2);
-    db.put(b"/large", &large).unwrap();
+    db.files().write(b"/large", &large).unwrap();
     db.sync().unwrap();
     let longer = length(dir.path());
     assert!(longer > grown);
     txn.abort().unwrap();
     assert!(length(dir.path()) > grown);
-    assert!(db.get(b"/large").unwrap() == large);
-    assert!(db.get(b"/gone").unwrap() == pattern(60 * MIB, 1));
+    assert!(db.files().read(b"/large").unwrap() == large);
+    assert!(db.files().read(b"/gone").unwrap() == pattern(60 * MIB, 1));
     assert_sound(&db);
 }

@@ -2,14 +2,17 @@
 //! and a file that is created open is an ordinary one.
 
 use crate::common::*;
-use larder::{Attr, Database, DirEntry, ErrorKind, Name, NewNode, NodeId, RenameMode};
+use larder::{Database, DirEntry, ErrorKind, Metadata, Name, NewNode, NodeId, RenameMode};
 
 /// All pages of `limit` entries, with attributes.
-fn list_plus(db: &Database, dir: NodeId, limit: usize) -> Vec<(DirEntry, Attr)> {
-    let mut found: Vec<(DirEntry, Attr)> = Vec::new();
+fn list_plus(db: &Database, dir: NodeId, limit: usize) -> Vec<(DirEntry, Metadata)> {
+    let mut found: Vec<(DirEntry, Metadata)> = Vec::new();
     loop {
         let after: Option<Name> = found.last().map(|(entry, _)| entry.name.clone());
-        let page = db.read_dir_plus(dir, after.as_ref(), limit).unwrap();
+        let page = db
+            .nodes()
+            .read_dir_plus(dir, after.as_ref(), limit)
+            .unwrap();
         let is_last = page.len() < limit;
         found.extend(page);
         if is_last {
@@ -22,7 +25,7 @@ fn list(db: &Database, dir: NodeId, limit: usize) -> Vec<DirEntry> {
     let mut found: Vec<DirEntry> = Vec::new();
     loop {
         let after = found.last().map(|entry| entry.name.clone());
-        let page = db.read_dir(dir, after.as_ref(), limit).unwrap();
+        let page = db.nodes().read_dir(dir, after.as_ref(), limit).unwrap();
         let is_last = page.len() < limit;
         found.extend(page);
         if is_last {
@@ -49,8 +52,8 @@ fn a_listing_with_attributes_is_a_listing_and_the_attributes() {
             };
             let (one, other) = (text(one), text(other));
             let outcome = match dice(6) {
-                0 => db.unlink(NodeId::ROOT, &one),
-                1 => db.rename(
+                0 => db.nodes().unlink(NodeId::ROOT, &one),
+                1 => db.nodes().rename(
                     NodeId::ROOT,
                     &one,
                     NodeId::ROOT,
@@ -58,10 +61,12 @@ fn a_listing_with_attributes_is_a_listing_and_the_attributes() {
                     RenameMode::Replace,
                 ),
                 2 => db
+                    .nodes()
                     .lookup(NodeId::ROOT, &one)
-                    .and_then(|attr| db.open_file(attr.node, true))
+                    .and_then(|attr| db.nodes().open(attr.node, true))
                     .and_then(|file| file.write_at(0, &pattern(dice(9000) as usize, step))),
                 _ => db
+                    .nodes()
                     .create_file(NodeId::ROOT, &one, 0o640, OWNER, true)
                     .and_then(|(_, file)| file.write_at(0, &pattern(dice(9000) as usize, step))),
             };
@@ -90,7 +95,7 @@ fn a_listing_with_attributes_is_a_listing_and_the_attributes() {
                     "seed {seed} step {step}"
                 );
                 for (entry, attr) in listed {
-                    let looked_up = db.lookup(NodeId::ROOT, &entry.name).unwrap();
+                    let looked_up = db.nodes().lookup(NodeId::ROOT, &entry.name).unwrap();
                     assert_eq!(looked_up, attr, "seed {seed} step {step} {}", entry.name);
                     assert_eq!((entry.node, entry.kind), (attr.node, attr.kind));
                 }
@@ -106,13 +111,13 @@ fn stores_that_are_mounted_are_listed_with_attributes() {
     let db = create(dir.path(), None);
     put(&db, NodeId::ROOT, "a", b"1");
     for store in ["one", "two"] {
-        db.create_store(store, "files", None, None).unwrap();
+        db.stores().create(store, "files", None, None).unwrap();
     }
     for limit in 1..5 {
         let names: Vec<String> = list_plus(&db, NodeId::ROOT, limit)
             .into_iter()
             .map(|(entry, attr)| {
-                assert_eq!(attr, db.lookup(NodeId::ROOT, &entry.name).unwrap());
+                assert_eq!(attr, db.nodes().lookup(NodeId::ROOT, &entry.name).unwrap());
                 entry.name.to_string()
             })
             .collect();
@@ -125,24 +130,28 @@ fn a_file_created_open_is_held_and_written_by_its_handle() {
     let dir = tempfile::tempdir().unwrap();
     let db = create(dir.path(), None);
     let (attr, file) = db
+        .nodes()
         .create_file(NodeId::ROOT, &name("f"), 0o604, OWNER, true)
         .unwrap();
     assert_eq!(
         (attr.mode, attr.uid, attr.gid, attr.nlink),
         (0o604, 1, 2, 1)
     );
-    let again = db.create_file(NodeId::ROOT, &name("f"), 0o600, OWNER, true);
+    let again = db
+        .nodes()
+        .create_file(NodeId::ROOT, &name("f"), 0o600, OWNER, true);
     assert_eq!(
         again.map(drop).map_err(|e| e.kind()),
         Err(ErrorKind::Exists)
     );
     file.write_at(0, b"abc").unwrap();
     // CONTENT-4: it is open.
-    db.unlink(NodeId::ROOT, &name("f")).unwrap();
+    db.nodes().unlink(NodeId::ROOT, &name("f")).unwrap();
     let mut bytes = [0; 8];
     assert_eq!(file.read_at(0, &mut bytes).unwrap(), 3);
     drop(file);
     let (_, file) = db
+        .nodes()
         .create_file(NodeId::ROOT, &name("f"), 0o600, OWNER, false)
         .unwrap();
     assert_eq!(
@@ -150,9 +159,11 @@ fn a_file_created_open_is_held_and_written_by_its_handle() {
         Err(ErrorKind::ReadOnly)
     );
     drop(file);
-    let kind = db.create_node(NodeId::ROOT, &name("d"), NewNode::Directory, 0o755, OWNER);
-    let in_file = db.create_file(
-        db.lookup(NodeId::ROOT, &name("f")).unwrap().node,
+    let kind = db
+        .nodes()
+        .create_node(NodeId::ROOT, &name("d"), NewNode::Directory, 0o755, OWNER);
+    let in_file = db.nodes().create_file(
+        db.nodes().lookup(NodeId::ROOT, &name("f")).unwrap().node,
         &name("g"),
         0o600,
         OWNER,

@@ -1,7 +1,7 @@
 //! The catalog's log begins anew, in place, while commits go on.
 
 use crate::common::*;
-use larder::{CreateOptions, Database, ErrorKind, NodeId, OpenOptions, TransactionOptions};
+use larder::{CreateOptions, Database, DatabaseOptions, ErrorKind, NodeId, TransactionOptions};
 use larder_object::format::SegmentIndex;
 use larder_object::{Device, EngineOptions, Storage};
 use larder_testkit::SimStorage;
@@ -17,7 +17,7 @@ fn the_log_is_copied_beside_commits_and_begins_anew() {
     let dir = tempfile::tempdir().unwrap();
     let db = create(dir.path(), None);
     let node = make(&db, NodeId::ROOT, "f");
-    let handle = db.open_file(node, true).unwrap();
+    let handle = db.nodes().open(node, true).unwrap();
     let bytes = pattern(16 * 4096, 1);
     let began = Instant::now();
     // Logged: at least the content goes into the log.
@@ -29,7 +29,7 @@ fn the_log_is_copied_beside_commits_and_begins_anew() {
         let due = Duration::from_millis(index);
         std::thread::sleep(due.saturating_sub(began.elapsed()));
     }
-    let len_bytes = db.stats().unwrap().wal_bytes;
+    let len_bytes = db.maintenance().stats().unwrap().wal_bytes;
     assert!(
         len_bytes < WRITTEN * 3 / 4,
         "CHECKPOINT-1: {len_bytes} bytes"
@@ -52,15 +52,15 @@ fn the_log_begins_anew_beside_transactions() {
             let (db, bytes) = (&db, &bytes);
             scope.spawn(move || {
                 for index in 0..COUNT / 2 {
-                    let transaction = db.begin().unwrap();
+                    let transaction = db.transactions().begin().unwrap();
                     let path = format!("/{thread}-{}", index % 16);
-                    transaction.put(path.as_bytes(), bytes).unwrap();
+                    transaction.files().write(path.as_bytes(), bytes).unwrap();
                     transaction.commit().unwrap();
                 }
             });
         }
     });
-    let len_bytes = db.stats().unwrap().wal_bytes;
+    let len_bytes = db.maintenance().stats().unwrap().wal_bytes;
     // Without that: 47 KiB a transaction.
     let written = COUNT * (47 << 10);
     assert!(
@@ -90,16 +90,16 @@ fn the_log_begins_anew_beside_busy_sessions() {
                     ..TransactionOptions::default()
                 };
                 for index in 0..COUNT / SESSIONS {
-                    let transaction = db.begin_with(&options).unwrap();
+                    let transaction = db.transactions().begin_with(&options).unwrap();
                     let path = format!("/{session}-{}", index % 16);
-                    transaction.put(path.as_bytes(), bytes).unwrap();
+                    transaction.files().write(path.as_bytes(), bytes).unwrap();
                     transaction.commit().unwrap();
                 }
                 db.close().unwrap();
             });
         }
     });
-    let len_bytes = first.stats().unwrap().wal_bytes;
+    let len_bytes = first.maintenance().stats().unwrap().wal_bytes;
     // Without that: 47 KiB a transaction.
     let written = COUNT * (47 << 10);
     assert!(
@@ -152,19 +152,22 @@ fn a_long_log_takes_no_space_from_content() {
         ..CreateOptions::default()
     };
     Database::create_with(&path, &init, &engine).unwrap();
-    let options = OpenOptions {
+    let options = DatabaseOptions {
         engine,
-        ..OpenOptions::default()
+        ..DatabaseOptions::default()
     };
     let db = Database::open(&path, options).unwrap();
-    let available = db.space().unwrap().available_bytes;
+    let available = db.maintenance().space().unwrap().available_bytes;
     let bytes = pattern(64 * 4096, 1);
     let mut written = 0;
     let mut log_bytes = 0;
     let refused = loop {
         let name = format!("/{written}");
-        let done = db.put(name.as_bytes(), &bytes).and_then(|_| db.sync());
-        log_bytes = log_bytes.max(db.stats().unwrap().wal_bytes);
+        let done = db
+            .files()
+            .write(name.as_bytes(), &bytes)
+            .and_then(|_| db.sync());
+        log_bytes = log_bytes.max(db.maintenance().stats().unwrap().wal_bytes);
         match done {
             Ok(()) => written += bytes.len() as u64,
             Err(error) => break error,

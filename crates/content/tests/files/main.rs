@@ -5,6 +5,7 @@
 mod common;
 
 mod aging;
+mod by_path;
 mod compact;
 mod delayed_allocation;
 mod examples;
@@ -15,6 +16,7 @@ mod listing;
 mod log;
 mod memory;
 mod posix;
+mod posix_limits;
 mod put_get;
 mod redo_rows;
 mod review;

@@ -2,7 +2,7 @@
 //! (`CLAIM-1`, `POOL-2`, `GATHER-3`). Each measurement is a process of its own.
 
 use crate::common::{create_without_history, make, pattern};
-use larder::{Database, EngineOptions, NodeId, OpenOptions, gather_bytes_default};
+use larder::{Database, DatabaseOptions, EngineOptions, NodeId, gather_bytes_default};
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -63,12 +63,12 @@ fn twenty_gigabytes_by_many_writers_stay_within_the_bound() {
 fn load_of_its_own() {
     let number = |name: &str| -> u64 { std::env::var(name).unwrap().parse().unwrap() };
     let (bound_bytes, total_bytes) = (number(BOUND), number(TOTAL));
-    let options = OpenOptions {
+    let options = DatabaseOptions {
         engine: EngineOptions {
             dirty_bytes_max: bound_bytes,
             ..EngineOptions::default()
         },
-        ..OpenOptions::default()
+        ..DatabaseOptions::default()
     };
     let path = std::path::PathBuf::from(std::env::var(DIR).unwrap()).join("t.larder");
     let db = Database::open(&path, options).unwrap();
@@ -91,7 +91,7 @@ fn load_of_its_own() {
     });
     db.sync().unwrap();
     let peak_bytes = status_bytes("VmHWM:");
-    let frag = db.frag().unwrap();
+    let frag = db.maintenance().frag().unwrap();
     println!(
         "bound {} MiB: {} GiB by {WRITERS} writers, resident at most {} MiB, {:.3} fragments",
         bound_bytes >> 20,
@@ -112,13 +112,15 @@ fn write_one(db: &Database, bytes: &[u8], number: u64) -> u64 {
     match number % 4 {
         0 => {
             let small = &bytes[..300_000 + (number % 997) as usize];
-            db.put(format!("/{name}").as_bytes(), small).unwrap();
+            db.files()
+                .write(format!("/{name}").as_bytes(), small)
+                .unwrap();
             return small.len() as u64;
         }
         // A block here and there: each takes a chunk of memory.
         1 => {
             let node = make(db, NodeId::ROOT, &name);
-            let handle = db.open_file(node, true).unwrap();
+            let handle = db.nodes().open(node, true).unwrap();
             for at in 0..64 {
                 let from = at * (32 << 10) + (5 << 12);
                 handle.write_at(from, &bytes[..4096]).unwrap();
@@ -128,7 +130,7 @@ fn write_one(db: &Database, bytes: &[u8], number: u64) -> u64 {
         _ => {}
     }
     let node = make(db, NodeId::ROOT, &name);
-    let handle = db.open_file(node, true).unwrap();
+    let handle = db.nodes().open(node, true).unwrap();
     for (index, piece) in bytes[..len_bytes as usize].chunks(STEP_BYTES).enumerate() {
         handle.write_at((index * STEP_BYTES) as u64, piece).unwrap();
     }

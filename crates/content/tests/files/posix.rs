@@ -3,10 +3,9 @@
 
 use crate::common::*;
 use larder::{
-    AllocateMode, COPY_BYTES_MAX, Caller, Database, ErrorKind, NewNode, NodeId, RenameMode,
-    SeekTarget, SetAttr, XattrMode, copy_range, limits,
+    AllocateMode, COPY_BYTES_MAX, Caller, Database, ErrorKind, NewNode, NodeId, SeekTarget,
+    SetAttr, XattrMode, copy_range, limits,
 };
-use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 const ACCESS: &[u8] = b"system.posix_acl_access";
@@ -33,7 +32,7 @@ fn acl(entries: &[(&str, u16)]) -> Vec<u8> {
 }
 
 fn mode_of(db: &Database, node: NodeId) -> u32 {
-    db.attr(node).unwrap().mode
+    db.nodes().metadata(node).unwrap().mode
 }
 
 fn chmod(db: &Database, node: NodeId, mode: u32) {
@@ -41,7 +40,7 @@ fn chmod(db: &Database, node: NodeId, mode: u32) {
         mode: Some(mode),
         ..SetAttr::default()
     };
-    db.set_attr(node, &change).unwrap();
+    db.nodes().set_attr(node, &change).unwrap();
 }
 
 // ---- anonymous files ------------------------------------------------------------------------
@@ -65,6 +64,7 @@ fn wait_until(is_so: impl Fn() -> bool) {
 /// Runs the steps on one anonymous file, with a commit before step `i` where bit `i` is set.
 fn live(db: &Database, steps: &[Step], commits: usize) {
     let (attr, handle) = db
+        .nodes()
         .create_anonymous(NodeId::ROOT, 0o640, true, OWNER)
         .unwrap();
     assert_eq!(
@@ -82,16 +82,19 @@ fn live(db: &Database, steps: &[Step], commits: usize) {
         }
         match step {
             Step::Link => {
-                let attr = db.link(attr.node, NodeId::ROOT, &name("named")).unwrap();
+                let attr = db
+                    .nodes()
+                    .link(attr.node, NodeId::ROOT, &name("named"))
+                    .unwrap();
                 assert_eq!(attr.nlink, 1);
                 is_named = true;
             }
             Step::Unlink => {
-                db.unlink(NodeId::ROOT, &name("named")).unwrap();
+                db.nodes().unlink(NodeId::ROOT, &name("named")).unwrap();
                 is_named = false;
                 if handle.is_some() {
                     // Only who never had a name may get a first one.
-                    let again = db.link(attr.node, NodeId::ROOT, &name("again"));
+                    let again = db.nodes().link(attr.node, NodeId::ROOT, &name("again"));
                     assert_eq!(kind(again), ErrorKind::NotFound);
                 }
             }
@@ -99,7 +102,7 @@ fn live(db: &Database, steps: &[Step], commits: usize) {
         }
         let lives = is_named || handle.is_some();
         assert!(
-            !lives || db.attr(attr.node).is_ok(),
+            !lives || db.nodes().metadata(attr.node).is_ok(),
             "{steps:?} {commits:b}: CONTENT-4"
         );
         if is_named {
@@ -109,9 +112,9 @@ fn live(db: &Database, steps: &[Step], commits: usize) {
     drop(handle);
     db.sync().unwrap();
     assert_clean(db);
-    wait_until(|| db.attr(attr.node).is_ok() == is_named);
+    wait_until(|| db.nodes().metadata(attr.node).is_ok() == is_named);
     if is_named {
-        db.unlink(NodeId::ROOT, &name("named")).unwrap();
+        db.nodes().unlink(NodeId::ROOT, &name("named")).unwrap();
     }
 }
 
@@ -140,16 +143,25 @@ fn anonymous_files_live_while_they_are_open_or_named() {
         }
     }
     db.sync().unwrap();
-    wait_until(|| db.space().unwrap().inode_count == 1);
+    wait_until(|| db.maintenance().space().unwrap().inode_count == 1);
     let (attr, handle) = db
+        .nodes()
         .create_anonymous(NodeId::ROOT, 0o600, false, OWNER)
         .unwrap();
-    let refused = db.link(attr.node, NodeId::ROOT, &name("x"));
+    let refused = db.nodes().link(attr.node, NodeId::ROOT, &name("x"));
     assert_eq!(kind(refused), ErrorKind::NotFound);
-    assert!(db.read_dir(NodeId::ROOT, None, 10).unwrap().is_empty());
+    assert!(
+        db.nodes()
+            .read_dir(NodeId::ROOT, None, 10)
+            .unwrap()
+            .is_empty()
+    );
     drop(handle);
     let file = make(&db, NodeId::ROOT, "f");
-    let refused = db.create_anonymous(file, 0o600, true, OWNER).map(drop);
+    let refused = db
+        .nodes()
+        .create_anonymous(file, 0o600, true, OWNER)
+        .map(drop);
     assert_eq!(kind(refused), ErrorKind::NotADirectory);
     db.close().unwrap();
     assert_clean(&open(dir.path()));
@@ -164,41 +176,47 @@ fn an_access_list_and_the_mode_say_the_same() {
     let file = make(&db, NodeId::ROOT, "f");
     chmod(&db, file, 0o2640);
     let list = acl(&[("U", 7), ("u9", 6), ("G", 5), ("g3", 4), ("M", 6), ("O", 1)]);
-    db.set_xattr(file, ACCESS, &list, XattrMode::Set).unwrap();
+    db.attributes()
+        .set(file, ACCESS, &list, XattrMode::Set)
+        .unwrap();
     assert_eq!(mode_of(&db, file), 0o2761, "ACL-1");
-    assert_eq!(db.xattr(file, ACCESS).unwrap(), list);
-    assert_eq!(db.xattrs(file).unwrap(), [ACCESS.to_vec()]);
+    assert_eq!(db.attributes().get(file, ACCESS).unwrap(), list);
+    assert_eq!(db.attributes().list(file).unwrap(), [ACCESS.to_vec()]);
     // A chmod sets owner, mask and others; also one by SQL.
     chmod(&db, file, 0o504);
     let changed = acl(&[("U", 5), ("u9", 6), ("G", 5), ("g3", 4), ("M", 0), ("O", 4)]);
-    assert_eq!(db.xattr(file, ACCESS).unwrap(), changed, "ACL-1");
+    assert_eq!(db.attributes().get(file, ACCESS).unwrap(), changed, "ACL-1");
     db.sync().unwrap();
-    let mut sql = db.sql(false).unwrap();
+    let mut sql = db.sql().open(false).unwrap();
     let by_sql = format!("UPDATE main SET mode = 48 WHERE ino = {}", file.ino.0);
     sql.execute(&by_sql, &mut |_| Ok(())).unwrap();
     drop(sql);
     db.close().unwrap();
     let db = open(dir.path());
     let by_sql = acl(&[("U", 0), ("u9", 6), ("G", 5), ("g3", 4), ("M", 6), ("O", 0)]);
-    assert_eq!(db.xattr(file, ACCESS).unwrap(), by_sql, "ACL-1");
+    assert_eq!(db.attributes().get(file, ACCESS).unwrap(), by_sql, "ACL-1");
     // A list that a mode can say is not kept.
     let minimal = acl(&[("U", 6), ("G", 4), ("O", 4)]);
     chmod(&db, file, 0o2600);
-    db.set_xattr(file, ACCESS, &minimal, XattrMode::SetDroppingSetgid)
+    db.attributes()
+        .set(file, ACCESS, &minimal, XattrMode::SetDroppingSetgid)
         .unwrap();
     assert_eq!(mode_of(&db, file), 0o644, "ACL-2");
     assert_eq!(
-        kind(db.xattr(file, ACCESS)),
+        kind(db.attributes().get(file, ACCESS)),
         ErrorKind::NoAttribute,
         "ACL-2"
     );
-    db.set_xattr(file, ACCESS, &list, XattrMode::Set).unwrap();
-    db.remove_xattr(file, ACCESS).unwrap();
-    db.remove_xattr(file, ACCESS).unwrap();
+    db.attributes()
+        .set(file, ACCESS, &list, XattrMode::Set)
+        .unwrap();
+    db.attributes().remove(file, ACCESS).unwrap();
+    db.attributes().remove(file, ACCESS).unwrap();
     assert_eq!(mode_of(&db, file), 0o761);
-    assert!(db.xattrs(file).unwrap().is_empty());
+    assert!(db.attributes().list(file).unwrap().is_empty());
     // What is refused.
-    let set = |node, name, value: &[u8]| kind(db.set_xattr(node, name, value, XattrMode::Set));
+    let set =
+        |node, name, value: &[u8]| kind(db.attributes().set(node, name, value, XattrMode::Set));
     let unordered = acl(&[("G", 5), ("U", 7), ("O", 1)]);
     assert_eq!(set(file, ACCESS, &unordered), ErrorKind::InvalidInput);
     assert_eq!(set(file, ACCESS, &[1, 0, 0, 0]), ErrorKind::Unsupported);
@@ -206,6 +224,7 @@ fn an_access_list_and_the_mode_say_the_same() {
     assert_eq!(set(file, b"system.other", b"x"), ErrorKind::Unsupported);
     let link = NewNode::Symlink(b"f");
     let link = db
+        .nodes()
         .create_node(NodeId::ROOT, &name("l"), link, 0, OWNER)
         .unwrap();
     assert_eq!(set(link.node, ACCESS, &list), ErrorKind::Unsupported);
@@ -221,15 +240,17 @@ fn what_is_made_inherits_the_default_list() {
         ..OWNER
     };
     let make_in = |parent, text: &str, new, mode| {
-        db.create_node(parent, &name(text), new, mode, caller)
+        db.nodes()
+            .create_node(parent, &name(text), new, mode, caller)
             .unwrap()
     };
     // Without a list the umask counts.
     let top = make_in(NodeId::ROOT, "d", NewNode::Directory, 0o777);
     assert_eq!(top.mode, 0o700);
-    assert!(db.xattrs(top.node).unwrap().is_empty());
+    assert!(db.attributes().list(top.node).unwrap().is_empty());
     let list = acl(&[("U", 7), ("u9", 6), ("G", 5), ("M", 6), ("O", 4)]);
-    db.set_xattr(top.node, DEFAULT, &list, XattrMode::Set)
+    db.attributes()
+        .set(top.node, DEFAULT, &list, XattrMode::Set)
         .unwrap();
     assert_eq!(mode_of(&db, top.node), 0o700);
     for round in 0..2 {
@@ -237,27 +258,41 @@ fn what_is_made_inherits_the_default_list() {
         let file = make_in(top.node, &text("f"), NewNode::File, 0o4666);
         assert_eq!(file.mode, 0o4664, "ACL-3");
         let expected = acl(&[("U", 6), ("u9", 6), ("G", 5), ("M", 6), ("O", 4)]);
-        assert_eq!(db.xattr(file.node, ACCESS).unwrap(), expected, "ACL-3");
-        assert_eq!(kind(db.xattr(file.node, DEFAULT)), ErrorKind::NoAttribute);
+        assert_eq!(
+            db.attributes().get(file.node, ACCESS).unwrap(),
+            expected,
+            "ACL-3"
+        );
+        assert_eq!(
+            kind(db.attributes().get(file.node, DEFAULT)),
+            ErrorKind::NoAttribute
+        );
         let fifo = make_in(top.node, &text("p"), NewNode::Fifo, 0o640);
         let expected = acl(&[("U", 6), ("u9", 6), ("G", 5), ("M", 4), ("O", 0)]);
         assert_eq!(
-            (fifo.mode, db.xattr(fifo.node, ACCESS).unwrap()),
+            (fifo.mode, db.attributes().get(fifo.node, ACCESS).unwrap()),
             (0o640, expected)
         );
         let below = make_in(top.node, &text("d"), NewNode::Directory, 0o777);
         assert_eq!(
-            (below.mode, db.xattr(below.node, ACCESS).unwrap()),
+            (below.mode, db.attributes().get(below.node, ACCESS).unwrap()),
             (0o764, list.clone())
         );
-        assert_eq!(db.xattr(below.node, DEFAULT).unwrap(), list, "ACL-3");
+        assert_eq!(
+            db.attributes().get(below.node, DEFAULT).unwrap(),
+            list,
+            "ACL-3"
+        );
         let link = make_in(top.node, &text("l"), NewNode::Symlink(b"x"), 0);
         assert_eq!(link.mode, 0o777);
-        assert!(db.xattrs(link.node).unwrap().is_empty());
-        let (attr, handle) = db.create_anonymous(top.node, 0o600, true, caller).unwrap();
+        assert!(db.attributes().list(link.node).unwrap().is_empty());
+        let (attr, handle) = db
+            .nodes()
+            .create_anonymous(top.node, 0o600, true, caller)
+            .unwrap();
         let expected = acl(&[("U", 6), ("u9", 6), ("G", 5), ("M", 0), ("O", 0)]);
         assert_eq!(
-            (attr.mode, db.xattr(attr.node, ACCESS).unwrap()),
+            (attr.mode, db.attributes().get(attr.node, ACCESS).unwrap()),
             (0o600, expected)
         );
         drop(handle);
@@ -265,12 +300,13 @@ fn what_is_made_inherits_the_default_list() {
     }
     // A minimal default list leaves nothing but a mode.
     let minimal = acl(&[("U", 6), ("G", 4), ("O", 4)]);
-    db.set_xattr(top.node, DEFAULT, &minimal, XattrMode::Set)
+    db.attributes()
+        .set(top.node, DEFAULT, &minimal, XattrMode::Set)
         .unwrap();
     let file = make_in(top.node, "m", NewNode::File, 0o666);
     assert_eq!(file.mode, 0o644, "ACL-3");
-    assert!(db.xattrs(file.node).unwrap().is_empty(), "ACL-2");
-    db.remove_xattr(top.node, DEFAULT).unwrap();
+    assert!(db.attributes().list(file.node).unwrap().is_empty(), "ACL-2");
+    db.attributes().remove(top.node, DEFAULT).unwrap();
     assert_eq!(make_in(top.node, "n", NewNode::File, 0o666).mode, 0o600);
     assert_clean(&db);
 }
@@ -283,9 +319,10 @@ fn a_new_owner_or_new_content_takes_privileges() {
     let db = create(dir.path(), None);
     let file = put(&db, NodeId::ROOT, "f", b"#!");
     let directory = db
+        .nodes()
         .create_node(NodeId::ROOT, &name("d"), NewNode::Directory, 0o6755, OWNER)
         .unwrap();
-    let chown = |node, change: SetAttr| db.set_attr(node, &change).unwrap().mode;
+    let chown = |node, change: SetAttr| db.nodes().set_attr(node, &change).unwrap().mode;
     let to_nine = SetAttr {
         uid: Some(9),
         ..SetAttr::default()
@@ -300,11 +337,11 @@ fn a_new_owner_or_new_content_takes_privileges() {
         };
         assert_eq!(chown(file, dropping), after);
         chmod(&db, file, before);
-        let handle = db.open_file(file, true).unwrap();
+        let handle = db.nodes().open(file, true).unwrap();
         assert_eq!(handle.drop_set_id().unwrap(), before != after);
         assert!(!handle.drop_set_id().unwrap());
         assert_eq!(mode_of(&db, file), after);
-        let reader = db.open_file(file, false).unwrap();
+        let reader = db.nodes().open(file, false).unwrap();
         assert_eq!(kind(reader.drop_set_id()), ErrorKind::ReadOnly);
     }
     assert_eq!(chown(directory.node, to_nine), 0o6755);
@@ -337,31 +374,33 @@ fn a_new_owner_or_new_content_takes_privileges() {
             handle.move_range(0, 1, 2).unwrap();
         }),
         ("put", |db, _, _| {
-            db.put(b"/f", b"new").unwrap();
+            db.files().write(b"/f", b"new").unwrap();
         }),
         ("chown", |db, node, _| {
             let change = SetAttr {
                 gid: Some(7),
                 ..SetAttr::default()
             };
-            db.set_attr(node, &change).unwrap();
+            db.nodes().set_attr(node, &change).unwrap();
         }),
     ];
     let mut db = db;
     for (what, change) in changes {
         for is_loaded in [true, false] {
-            db.set_xattr(file, CAPABILITY, b"rights", XattrMode::Set)
+            db.attributes()
+                .set(file, CAPABILITY, b"rights", XattrMode::Set)
                 .unwrap();
-            db.set_xattr(file, b"user.other", b"stays", XattrMode::Set)
+            db.attributes()
+                .set(file, b"user.other", b"stays", XattrMode::Set)
                 .unwrap();
             if !is_loaded {
                 db.close().unwrap();
                 db = open(dir.path());
             }
-            let handle = db.open_file(file, true).unwrap();
+            let handle = db.nodes().open(file, true).unwrap();
             change(&db, file, &*handle);
             assert_eq!(
-                db.xattrs(file).unwrap(),
+                db.attributes().list(file).unwrap(),
                 [b"user.other"],
                 "{what} {is_loaded}: EDIT-3"
             );
@@ -369,17 +408,21 @@ fn a_new_owner_or_new_content_takes_privileges() {
             db.close().unwrap();
             db = open(dir.path());
             assert_eq!(
-                db.xattrs(file).unwrap(),
+                db.attributes().list(file).unwrap(),
                 [b"user.other"],
                 "{what} {is_loaded}: EDIT-3"
             );
         }
     }
     chmod(&db, file, 0o755);
-    db.set_xattr(file, CAPABILITY, b"rights", XattrMode::Set)
+    db.attributes()
+        .set(file, CAPABILITY, b"rights", XattrMode::Set)
         .unwrap();
     chmod(&db, file, 0o700);
-    assert!(db.xattr(file, CAPABILITY).is_ok(), "a chmod keeps it");
+    assert!(
+        db.attributes().get(file, CAPABILITY).is_ok(),
+        "a chmod keeps it"
+    );
     assert_clean(&db);
 }
 
@@ -392,7 +435,7 @@ fn blocks_are_inserted_and_collapsed_where_linux_allows_it() {
     let db = create(dir.path(), None);
     for size in [BLOCK as usize * 10 + 5, 900_000] {
         let file = put(&db, NodeId::ROOT, &format!("f{size}"), &pattern(size, 3));
-        let handle = db.open_file(file, true).unwrap();
+        let handle = db.nodes().open(file, true).unwrap();
         let mut model = pattern(size, 3);
         handle
             .allocate(AllocateMode::InsertRange, 2 * BLOCK, 3 * BLOCK)
@@ -448,13 +491,13 @@ fn copies_keep_holes_and_stop_where_they_must() {
     let dir = tempfile::tempdir().unwrap();
     let db = create(dir.path(), None);
     let source = make(&db, NodeId::ROOT, "source");
-    let from = db.open_file(source, true).unwrap();
+    let from = db.nodes().open(source, true).unwrap();
     let parts = [(0, 10_000), (1 << 30, 3 << 20), (5 << 30, 1)];
     for (index, (offset, len)) in parts.into_iter().enumerate() {
         from.write_at(offset, &pattern(len, index as u64)).unwrap();
     }
     from.set_len((5 << 30) + 12_345).unwrap();
-    let size = from.attr().unwrap().size_bytes;
+    let size = from.metadata().unwrap().size_bytes;
     for (shift, is_synced) in [(0, false), (0, true), (4096 * 3, true), (777, true)] {
         if is_synced {
             db.sync().unwrap();
@@ -462,10 +505,10 @@ fn copies_keep_holes_and_stop_where_they_must() {
         let text = format!("copy{shift}{is_synced}");
         // What is there already is covered by holes too.
         let target = put(&db, NodeId::ROOT, &text, &pattern(50_000, 9));
-        let to = db.open_file(target, true).unwrap();
+        let to = db.nodes().open(target, true).unwrap();
         let copied = copy_range((&*from, 0), (&*to, shift), u64::MAX).unwrap();
         assert_eq!(copied, size);
-        assert_eq!(to.attr().unwrap().size_bytes, size + shift);
+        assert_eq!(to.metadata().unwrap().size_bytes, size + shift);
         for (index, (offset, len)) in parts.into_iter().enumerate() {
             let mut bytes = vec![0; len + 30_000];
             let read = to.read_at(offset + shift, &mut bytes).unwrap();
@@ -479,7 +522,7 @@ fn copies_keep_holes_and_stop_where_they_must() {
             );
         }
         db.sync().unwrap();
-        let held = db.attr(target).unwrap().allocated_bytes;
+        let held = db.nodes().metadata(target).unwrap().allocated_bytes;
         assert!(held < 4 << 20, "{text}: {held} bytes are held");
     }
     // Within one file, only apart.
@@ -499,8 +542,11 @@ fn copies_keep_holes_and_stop_where_they_must() {
         "long",
         &pattern(COPY_BYTES_MAX as usize + 9, 4),
     );
-    let long = db.open_file(long, false).unwrap();
-    let to = db.open_file(make(&db, NodeId::ROOT, "to"), true).unwrap();
+    let long = db.nodes().open(long, false).unwrap();
+    let to = db
+        .nodes()
+        .open(make(&db, NodeId::ROOT, "to"), true)
+        .unwrap();
     // Blocks that do not fall on blocks are copied, others are shared.
     assert_eq!(
         copy_range((&*long, 0), (&*to, 1), u64::MAX).unwrap(),
@@ -526,71 +572,19 @@ fn copies_keep_holes_and_stop_where_they_must() {
 // ---- limits ---------------------------------------------------------------------------------
 
 #[test]
-fn files_reach_the_largest_offset_and_not_beyond() {
-    const MAX: u64 = limits::FILE_BYTES_MAX;
-    let dir = tempfile::tempdir().unwrap();
-    let db = create(dir.path(), None);
-    let file = make(&db, NodeId::ROOT, "f");
-    let handle = db.open_file(file, true).unwrap();
-    handle.write_at(MAX - 3, b"end").unwrap();
-    handle.write_at(0, b"start").unwrap();
-    assert_eq!(
-        kind(handle.write_at(MAX - 2, b"end")),
-        ErrorKind::FileTooLarge
-    );
-    assert_eq!(kind(handle.append(b"x")), ErrorKind::FileTooLarge);
-    assert_eq!(
-        kind(handle.write_at(u64::MAX, b"x")),
-        ErrorKind::FileTooLarge
-    );
-    assert_eq!(kind(handle.set_len(MAX + 1)), ErrorKind::FileTooLarge);
-    for mode in [
-        AllocateMode::Allocate { keep_size: true },
-        AllocateMode::PunchHole,
-        AllocateMode::ZeroRange { keep_size: true },
-    ] {
-        assert_eq!(kind(handle.allocate(mode, MAX, 1)), ErrorKind::FileTooLarge);
-        assert_eq!(
-            kind(handle.allocate(mode, 1, u64::MAX)),
-            ErrorKind::FileTooLarge
-        );
-        assert_eq!(kind(handle.allocate(mode, 1, 0)), ErrorKind::InvalidInput);
-    }
-    for _ in 0..2 {
-        db.sync().unwrap();
-        assert_eq!(handle.attr().unwrap().size_bytes, MAX);
-        let mut bytes = [0; 8];
-        assert_eq!(handle.read_at(MAX - 5, &mut bytes).unwrap(), 5);
-        assert_eq!(&bytes, b"\0\0end\0\0\0");
-        assert_eq!(handle.read_at(MAX, &mut bytes).unwrap(), 0);
-        assert_eq!(handle.read_at(u64::MAX, &mut bytes).unwrap(), 0);
-        let last = (MAX - 3) / limits::BLOCK_BYTES * limits::BLOCK_BYTES;
-        assert_eq!(handle.seek(SeekTarget::Data, 4096).unwrap(), Some(last));
-        assert_eq!(handle.seek(SeekTarget::Hole, last).unwrap(), Some(MAX));
-        assert_eq!(handle.seek(SeekTarget::Data, MAX).unwrap(), None);
-        assert!(handle.attr().unwrap().allocated_bytes <= 8192);
-    }
-    handle
-        .allocate(AllocateMode::PunchHole, 1, MAX - 1)
-        .unwrap();
-    assert_eq!(handle.seek(SeekTarget::Data, 4096).unwrap(), None);
-    handle.set_len(5).unwrap();
-    assert_eq!(content(&db, file), b"s\0\0\0\0");
-    drop(handle);
-    assert_clean(&db);
-}
-
-#[test]
 fn attributes_have_names_in_namespaces_and_limits_as_in_linux() {
     let dir = tempfile::tempdir().unwrap();
     let db = create(dir.path(), None);
     let file = make(&db, NodeId::ROOT, "f");
-    let set = |name: &[u8], value: &[u8]| db.set_xattr(file, name, value, XattrMode::Set);
+    let set = |name: &[u8], value: &[u8]| db.attributes().set(file, name, value, XattrMode::Set);
     for name in [&b"user.a"[..], b"trusted.a", b"security.a"] {
         set(name, b"").unwrap();
-        assert_eq!(db.xattr(file, name).unwrap(), b"");
-        db.remove_xattr(file, name).unwrap();
-        assert_eq!(kind(db.remove_xattr(file, name)), ErrorKind::NoAttribute);
+        assert_eq!(db.attributes().get(file, name).unwrap(), b"");
+        db.attributes().remove(file, name).unwrap();
+        assert_eq!(
+            kind(db.attributes().remove(file, name)),
+            ErrorKind::NoAttribute
+        );
     }
     for name in [&b"a"[..], b"system.a", b"other.a", b"USER.a"] {
         assert_eq!(kind(set(name, b"x")), ErrorKind::Unsupported);
@@ -601,7 +595,7 @@ fn attributes_have_names_in_namespaces_and_limits_as_in_linux() {
     set(b"user.large", &vec![7; limits::XATTR_VALUE_BYTES_MAX]).unwrap();
     let too_large = vec![7; limits::XATTR_VALUE_BYTES_MAX + 1];
     assert_eq!(kind(set(b"user.large", &too_large)), ErrorKind::TooBig);
-    db.remove_xattr(file, b"user.large").unwrap();
+    db.attributes().remove(file, b"user.large").unwrap();
     // A list of names is never longer than a caller can ask for.
     for index in 0..256 {
         set(format!("user.{index:0250}").as_bytes(), b"").unwrap();
@@ -609,88 +603,12 @@ fn attributes_have_names_in_namespaces_and_limits_as_in_linux() {
     assert_eq!(kind(set(b"user.one-more", b"")), ErrorKind::NoSpace);
     set(format!("user.{:0250}", 7).as_bytes(), b"changed").unwrap();
     let listed: usize = db
-        .xattrs(file)
+        .attributes()
+        .list(file)
         .unwrap()
         .iter()
         .map(|name| name.len() + 1)
         .sum();
     assert_eq!(listed, limits::XATTR_LIST_BYTES_MAX);
     assert_clean(&db);
-}
-
-#[test]
-fn links_are_limited_and_subdirectories_are_not() {
-    let dir = tempfile::tempdir().unwrap();
-    let db = create(dir.path(), None);
-    let file = make(&db, NodeId::ROOT, "f");
-    let many = |what: &str| {
-        let made = NewNode::Directory;
-        db.create_node(NodeId::ROOT, &name(what), made, 0o755, OWNER)
-            .unwrap()
-            .node
-    };
-    let (links, below) = (many("links"), many("below"));
-    for index in 1..limits::LINK_COUNT_MAX {
-        db.link(file, links, &name(&index.to_string())).unwrap();
-    }
-    assert_eq!(
-        kind(db.link(file, links, &name("last"))),
-        ErrorKind::TooManyLinks
-    );
-    for index in 0..limits::LINK_COUNT_MAX + 2 {
-        let made = NewNode::Directory;
-        db.create_node(below, &name(&index.to_string()), made, 0o755, OWNER)
-            .unwrap();
-    }
-    assert_eq!(db.attr(below).unwrap().nlink, limits::LINK_COUNT_MAX + 4);
-    assert_clean(&db);
-}
-
-#[test]
-fn a_listing_of_100_000_entries_is_stable_while_others_come_and_go() {
-    let dir = tempfile::tempdir().unwrap();
-    let db = create(dir.path(), None);
-    const COUNT: usize = 100_000;
-    let stays = |index: usize| index.is_multiple_of(3);
-    for index in 0..COUNT {
-        make(&db, NodeId::ROOT, &format!("{index:07}"));
-    }
-    std::thread::scope(|scope| {
-        let changer = scope.spawn(|| {
-            for index in (0..COUNT).filter(|&index| !stays(index)) {
-                let old = name(&format!("{index:07}"));
-                match index % 3 {
-                    1 => db.unlink(NodeId::ROOT, &old).unwrap(),
-                    _ => {
-                        let new = name(&format!("{index:07}.new"));
-                        let mode = RenameMode::NoReplace;
-                        db.rename(NodeId::ROOT, &old, NodeId::ROOT, &new, mode)
-                            .unwrap();
-                    }
-                }
-            }
-        });
-        loop {
-            let is_last = changer.is_finished();
-            let (mut seen, mut after) = (Vec::new(), None);
-            loop {
-                let page = db.read_dir(NodeId::ROOT, after.as_ref(), 512).unwrap();
-                let Some(last) = page.last() else { break };
-                after = Some(last.name.clone());
-                seen.extend(page.into_iter().map(|entry| entry.name));
-            }
-            let set: BTreeSet<_> = seen.iter().collect();
-            assert_eq!(set.len(), seen.len(), "an entry came twice");
-            for index in (0..COUNT).filter(|&index| stays(index)) {
-                assert!(
-                    set.contains(&name(&format!("{index:07}"))),
-                    "{index} was missed"
-                );
-            }
-            if is_last {
-                assert_eq!(seen.len(), COUNT - COUNT / 3);
-                break;
-            }
-        }
-    });
 }

@@ -18,20 +18,20 @@ fn what_is_put_is_got_whatever_was_there_before() {
             let path = format!("/{i}-{j}");
             let old = pattern(before, 1);
             let new = pattern(size, 2);
-            let inode = db.put(path.as_bytes(), &old).unwrap().node;
-            assert_eq!(db.get(path.as_bytes()).unwrap(), old, "{path}");
+            let inode = db.files().write(path.as_bytes(), &old).unwrap().node;
+            assert_eq!(db.files().read(path.as_bytes()).unwrap(), old, "{path}");
             // Dirty, being committed, committed: all three are replaced.
             if j % 3 > 0 {
                 db.sync().unwrap();
             }
-            let attr = db.put(path.as_bytes(), &new).unwrap();
+            let attr = db.files().write(path.as_bytes(), &new).unwrap();
             assert_eq!((attr.node, attr.size_bytes), (inode, size as u64), "{path}");
-            assert!(db.get(path.as_bytes()).unwrap() == new, "{path}");
+            assert!(db.files().read(path.as_bytes()).unwrap() == new, "{path}");
             db.sync().unwrap();
-            db.get_into(path.as_bytes(), &mut buffer).unwrap();
+            db.files().read_into(path.as_bytes(), &mut buffer).unwrap();
             assert!(buffer[..] == new[..], "{path}");
             if (i + j) % 2 == 0 {
-                db.unlink(R, &name(&path[1..])).unwrap();
+                db.nodes().unlink(R, &name(&path[1..])).unwrap();
             }
         }
     }
@@ -40,7 +40,7 @@ fn what_is_put_is_got_whatever_was_there_before() {
     let db = open(dir.path());
     for (i, _) in SIZES.iter().enumerate() {
         for (j, &size) in SIZES.iter().enumerate() {
-            let found = db.get(format!("/{i}-{j}").as_bytes());
+            let found = db.files().read(format!("/{i}-{j}").as_bytes());
             match (i + j) % 2 {
                 0 => assert_eq!(found.unwrap_err().kind(), ErrorKind::NotFound),
                 _ => assert!(found.unwrap() == pattern(size, 2), "{i}-{j}"),
@@ -53,15 +53,17 @@ fn what_is_put_is_got_whatever_was_there_before() {
 fn put_keeps_what_is_not_content() {
     let dir = tempfile::tempdir().unwrap();
     let db = create(dir.path(), None);
-    let node = db.put(b"/f", &pattern(50_000, 1)).unwrap().node;
-    db.set_xattr(node, b"user.a", b"1", XattrMode::Set).unwrap();
-    db.link(node, R, &name("g")).unwrap();
-    let reader = db.open_file(node, false).unwrap();
-    db.put(b"/g", &pattern(3000, 2)).unwrap();
-    assert!(db.get(b"/f").unwrap() == pattern(3000, 2));
-    assert_eq!(db.xattr(node, b"user.a").unwrap(), b"1");
-    assert_eq!(reader.attr().unwrap().size_bytes, 3000);
-    assert_eq!(reader.attr().unwrap().nlink, 2);
+    let node = db.files().write(b"/f", pattern(50_000, 1)).unwrap().node;
+    db.attributes()
+        .set(node, b"user.a", b"1", XattrMode::Set)
+        .unwrap();
+    db.nodes().link(node, R, &name("g")).unwrap();
+    let reader = db.nodes().open(node, false).unwrap();
+    db.files().write(b"/g", pattern(3000, 2)).unwrap();
+    assert!(db.files().read(b"/f").unwrap() == pattern(3000, 2));
+    assert_eq!(db.attributes().get(node, b"user.a").unwrap(), b"1");
+    assert_eq!(reader.metadata().unwrap().size_bytes, 3000);
+    assert_eq!(reader.metadata().unwrap().nlink, 2);
     assert_clean(&db);
 }
 
@@ -71,30 +73,33 @@ fn put_and_get_refuse_what_is_no_file() {
     let db = create(dir.path(), None);
     let caller = Caller::current();
     let sub = db
+        .nodes()
         .create_node(R, &name("d"), NewNode::Directory, 0o755, caller)
         .unwrap()
         .node;
-    db.create_node(R, &name("l"), NewNode::Symlink(b"d/f"), 0o777, caller)
+    db.nodes()
+        .create_node(R, &name("l"), NewNode::Symlink(b"d/f"), 0o777, caller)
         .unwrap();
-    db.create_node(sub, &name("up"), NewNode::Symlink(b"../d/f"), 0o777, caller)
+    db.nodes()
+        .create_node(sub, &name("up"), NewNode::Symlink(b"../d/f"), 0o777, caller)
         .unwrap();
-    assert_eq!(kind(db.put(b"/d", b"x")), ErrorKind::IsADirectory);
-    assert_eq!(kind(db.put(b"/l", b"x")), ErrorKind::InvalidInput);
-    assert_eq!(kind(db.put(b"/no/f", b"x")), ErrorKind::NotFound);
-    assert_eq!(kind(db.get(b"/d")), ErrorKind::IsADirectory);
-    assert_eq!(kind(db.get(b"/l")), ErrorKind::NotFound);
-    db.put(b"/d/f", b"deep").unwrap();
+    assert_eq!(kind(db.files().write(b"/d", b"x")), ErrorKind::IsADirectory);
+    assert_eq!(kind(db.files().write(b"/l", b"x")), ErrorKind::InvalidInput);
+    assert_eq!(kind(db.files().write(b"/no/f", b"x")), ErrorKind::NotFound);
+    assert_eq!(kind(db.files().read(b"/d")), ErrorKind::IsADirectory);
+    assert_eq!(kind(db.files().read(b"/l")), ErrorKind::NotFound);
+    db.files().write(b"/d/f", b"deep").unwrap();
     for path in [&b"/l"[..], b"/d/f", b"/d/../d/./f", b"/d/up", b"//d//f"] {
-        assert_eq!(db.get(path).unwrap(), b"deep");
+        assert_eq!(db.files().read(path).unwrap(), b"deep");
     }
-    assert_eq!(kind(db.get(b"/d/f/g")), ErrorKind::NotADirectory);
+    assert_eq!(kind(db.files().read(b"/d/f/g")), ErrorKind::NotADirectory);
 }
 
 #[test]
 fn names_are_forgotten_when_they_change_here() {
     let dir = tempfile::tempdir().unwrap();
     let db = create(dir.path(), None);
-    let is_there = |path: &str| match db.get(path.as_bytes()) {
+    let is_there = |path: &str| match db.files().read(path.as_bytes()) {
         Ok(_) => true,
         Err(error) => {
             assert_eq!(error.kind(), ErrorKind::NotFound);
@@ -102,20 +107,22 @@ fn names_are_forgotten_when_they_change_here() {
         }
     };
     assert!(!is_there("/a"), "CACHE-1: absent is remembered");
-    db.put(b"/a", b"1").unwrap();
+    db.files().write(b"/a", b"1").unwrap();
     for round in 0..3 {
         assert!(is_there("/a") && !is_there("/b"), "CACHE-1");
-        db.rename(R, &name("a"), R, &name("b"), larder::RenameMode::Replace)
+        db.nodes()
+            .rename(R, &name("a"), R, &name("b"), larder::RenameMode::Replace)
             .unwrap();
         if round == 1 {
             db.sync().unwrap();
         }
         assert!(!is_there("/a") && is_there("/b"), "CACHE-1");
-        db.rename(R, &name("b"), R, &name("a"), larder::RenameMode::Replace)
+        db.nodes()
+            .rename(R, &name("b"), R, &name("a"), larder::RenameMode::Replace)
             .unwrap();
         db.sync().unwrap();
     }
-    db.unlink(R, &name("a")).unwrap();
+    db.nodes().unlink(R, &name("a")).unwrap();
     assert!(!is_there("/a"), "CACHE-1");
 }
 
@@ -126,7 +133,7 @@ fn names_are_forgotten_when_another_session_changes_them() {
     let two = open(dir.path());
     let wait = |db: &Database, path: &str, expected: Option<&[u8]>| {
         let patience = Instant::now();
-        while db.get(path.as_bytes()).ok().as_deref() != expected {
+        while db.files().read(path.as_bytes()).ok().as_deref() != expected {
             assert!(
                 patience.elapsed() < Duration::from_secs(5),
                 "CACHE-1: {path}"
@@ -135,15 +142,16 @@ fn names_are_forgotten_when_another_session_changes_them() {
         }
     };
     wait(&two, "/f", None);
-    one.put(b"/f", &pattern(20_000, 1)).unwrap();
+    one.files().write(b"/f", pattern(20_000, 1)).unwrap();
     one.sync().unwrap();
     wait(&two, "/f", Some(&pattern(20_000, 1)));
-    one.put(b"/new", &pattern(30_000, 2)).unwrap();
-    one.rename(R, &name("new"), R, &name("f"), larder::RenameMode::Replace)
+    one.files().write(b"/new", pattern(30_000, 2)).unwrap();
+    one.nodes()
+        .rename(R, &name("new"), R, &name("f"), larder::RenameMode::Replace)
         .unwrap();
     one.sync().unwrap();
     wait(&two, "/f", Some(&pattern(30_000, 2)));
-    one.unlink(R, &name("f")).unwrap();
+    one.nodes().unlink(R, &name("f")).unwrap();
     one.sync().unwrap();
     wait(&two, "/f", None);
     assert_clean(&two);
@@ -159,11 +167,11 @@ fn lookups_go_on_beside_a_large_put() {
     let bytes = pattern(400 << 20, 3);
     let mut times = Vec::new();
     std::thread::scope(|scope| {
-        let put = scope.spawn(|| db.put(b"/large", &bytes).and_then(|_| db.sync()));
+        let put = scope.spawn(|| db.files().write(b"/large", &bytes).and_then(|_| db.sync()));
         while !put.is_finished() {
             let began = Instant::now();
-            assert_eq!(db.lookup(R, &name("file")).unwrap().node, file);
-            db.attr(file).unwrap();
+            assert_eq!(db.nodes().lookup(R, &name("file")).unwrap().node, file);
+            db.nodes().metadata(file).unwrap();
             times.push(began.elapsed());
         }
         put.join().unwrap().unwrap();

@@ -2,7 +2,7 @@
 //! and readers of two sessions beside them.
 
 use crate::common::*;
-use larder::{AllocateMode, Database, NodeId, OpenOptions};
+use larder::{AllocateMode, Database, DatabaseOptions, NodeId};
 use larder_object::EngineOptions;
 use larder_testkit::Rng;
 use std::path::Path;
@@ -13,20 +13,20 @@ const R: NodeId = NodeId::ROOT;
 const BLOCK: u64 = 4096;
 
 fn open_with(dir: &Path, redo_bytes_max: u64, has_background: bool) -> Database {
-    let options = OpenOptions {
+    let options = DatabaseOptions {
         engine: EngineOptions {
             redo_bytes_max,
             has_background,
             commit_interval: Duration::from_millis(5),
             ..EngineOptions::default()
         },
-        ..OpenOptions::default()
+        ..DatabaseOptions::default()
     };
     Database::open(&dir.join("t.larder"), options).unwrap()
 }
 
 fn fragments(db: &Database) -> u64 {
-    db.frag().unwrap().fragments_per_object_max
+    db.maintenance().frag().unwrap().fragments_per_object_max
 }
 
 /// Overwrites, copy-on-write, truncation, holes, applies, reopening: the content is always the
@@ -43,8 +43,8 @@ fn overwritten_content_is_the_models() {
         db.sync().unwrap();
         let (mut added, mut applied) = (0, 0);
         for step in 0..400 {
-            let waiting = db.space().unwrap().redo_bytes;
-            let handle = db.open_file(node, true).unwrap();
+            let waiting = db.maintenance().space().unwrap().redo_bytes;
+            let handle = db.nodes().open(node, true).unwrap();
             let at = rng.below(model.len() as u64 + 1);
             match rng.below(20) {
                 0..12 => {
@@ -87,7 +87,7 @@ fn overwritten_content_is_the_models() {
                 15 if rng.chance(20) => {
                     // All of it at once.
                     model = pattern(300_000 + rng.below(500_000) as usize, step);
-                    db.put(b"/f", &model).unwrap();
+                    db.files().write(b"/f", &model).unwrap();
                 }
                 15..19 => handle.sync().unwrap(),
                 _ => {
@@ -96,7 +96,7 @@ fn overwritten_content_is_the_models() {
                     db = open_with(dir.path(), 256 << 10, false);
                 }
             }
-            let now = db.space().unwrap().redo_bytes;
+            let now = db.maintenance().space().unwrap().redo_bytes;
             added += u32::from(now > waiting);
             applied += u32::from(now < waiting);
             assert!(content(&db, node) == model, "seed {seed}, step {step}");
@@ -111,7 +111,11 @@ fn overwritten_content_is_the_models() {
         assert_clean(&db);
         db.close().unwrap();
         let db = open_with(dir.path(), 0, false);
-        assert_eq!(db.space().unwrap().redo_bytes, 0, "closing applies");
+        assert_eq!(
+            db.maintenance().space().unwrap().redo_bytes,
+            0,
+            "closing applies"
+        );
         assert!(content(&db, node) == model, "REDO-4: seed {seed}");
         assert_clean(&db);
     }
@@ -122,7 +126,7 @@ fn small_overwrites_leave_one_fragment_and_large_ones_or_too_many_do_not() {
     let dir = tempfile::tempdir().unwrap();
     create(dir.path(), None).close().unwrap();
     let overwrite = |db: &Database, node, count: u64, blocks: u64| {
-        let handle = db.open_file(node, true).unwrap();
+        let handle = db.nodes().open(node, true).unwrap();
         for index in 0..count {
             let bytes = pattern((blocks * BLOCK) as usize, index);
             handle.write_at(index * 64 * BLOCK, &bytes).unwrap();
@@ -134,16 +138,25 @@ fn small_overwrites_leave_one_fragment_and_large_ones_or_too_many_do_not() {
     db.sync().unwrap();
     assert_eq!(fragments(&db), 1);
     overwrite(&db, node, 100, 2);
-    assert_eq!(db.space().unwrap().redo_bytes, 100 * 2 * BLOCK);
+    assert_eq!(
+        db.maintenance().space().unwrap().redo_bytes,
+        100 * 2 * BLOCK
+    );
     db.close().unwrap();
     let db = open_with(dir.path(), 64 << 20, false);
-    assert_eq!((fragments(&db), db.space().unwrap().redo_bytes), (1, 0));
+    assert_eq!(
+        (fragments(&db), db.maintenance().space().unwrap().redo_bytes),
+        (1, 0)
+    );
     overwrite(&db, node, 3, 40); // Long runs.
-    assert_eq!((fragments(&db), db.space().unwrap().redo_bytes), (6, 0));
+    assert_eq!(
+        (fragments(&db), db.maintenance().space().unwrap().redo_bytes),
+        (6, 0)
+    );
     db.close().unwrap();
     let db = open_with(dir.path(), 10 * BLOCK, false); // REDO-5
     overwrite(&db, node, 20, 1);
-    assert_eq!(db.space().unwrap().redo_bytes, 0);
+    assert_eq!(db.maintenance().space().unwrap().redo_bytes, 0);
     assert!(fragments(&db) > 20);
     assert_clean(&db);
 }
@@ -159,7 +172,7 @@ fn a_log_of_open_append_close_stays_in_few_pieces() {
     let mut model = Vec::new();
     for index in 0..200 {
         let bytes = pattern(1000, index);
-        let handle = db.open_file(node, true).unwrap();
+        let handle = db.nodes().open(node, true).unwrap();
         handle.append(&bytes).unwrap();
         handle.sync().unwrap();
         model.extend(bytes);
@@ -178,21 +191,21 @@ fn removing_a_file_or_store_removes_its_redo_rows() {
     let dir = tempfile::tempdir().unwrap();
     create(dir.path(), None).close().unwrap();
     let db = open_with(dir.path(), 64 << 20, false);
-    db.create_store("other", "files", None, None).unwrap();
-    let root = db.resolve(b"/other", true).unwrap().node;
+    db.stores().create("other", "files", None, None).unwrap();
+    let root = db.nodes().resolve(b"/other", true).unwrap().node;
     for parent in [R, root] {
         let node = put(&db, parent, "f", &pattern(1 << 20, 1));
         db.sync().unwrap();
-        let handle = db.open_file(node, true).unwrap();
+        let handle = db.nodes().open(node, true).unwrap();
         handle.write_at(BLOCK, &pattern(4096, 2)).unwrap();
         handle.sync().unwrap();
     }
-    assert_eq!(db.space().unwrap().redo_bytes, 2 * BLOCK);
-    db.unlink(R, &name("f")).unwrap();
+    assert_eq!(db.maintenance().space().unwrap().redo_bytes, 2 * BLOCK);
+    db.nodes().unlink(R, &name("f")).unwrap();
     db.sync().unwrap();
-    assert_eq!(db.space().unwrap().redo_bytes, BLOCK);
-    db.destroy_store("other").unwrap();
-    assert_eq!(db.space().unwrap().redo_bytes, 0);
+    assert_eq!(db.maintenance().space().unwrap().redo_bytes, BLOCK);
+    db.stores().destroy("other").unwrap();
+    assert_eq!(db.maintenance().space().unwrap().redo_bytes, 0);
     assert_clean(&db);
 }
 
@@ -213,7 +226,7 @@ fn readers_of_two_sessions_never_meet_a_block_that_is_being_written_in_place() {
         for (db, seed) in [(&one, 1), (&two, 2), (&two, 3)] {
             let (is_done, newest) = (&is_done, &newest);
             scope.spawn(move || {
-                let handle = db.open_file(node, false).unwrap();
+                let handle = db.nodes().open(node, false).unwrap();
                 let mut rng = Rng::new(seed);
                 let mut seen = [0; BLOCKS as usize];
                 while !is_done.load(Ordering::SeqCst) {
@@ -240,7 +253,7 @@ fn readers_of_two_sessions_never_meet_a_block_that_is_being_written_in_place() {
                 std::thread::sleep(Duration::from_millis(40));
             }
         });
-        let handle = one.open_file(node, true).unwrap();
+        let handle = one.nodes().open(node, true).unwrap();
         let mut rng = Rng::new(9);
         for generation in 1..=250 {
             if generation > 60 && applies.load(Ordering::SeqCst) > 2 {
@@ -253,10 +266,10 @@ fn readers_of_two_sessions_never_meet_a_block_that_is_being_written_in_place() {
                     .write_at(block * BLOCK, &[generation; BLOCK as usize])
                     .unwrap();
             }
-            let before = one.space().unwrap().redo_bytes;
+            let before = one.maintenance().space().unwrap().redo_bytes;
             handle.sync().unwrap();
             std::thread::sleep(Duration::from_millis(25));
-            if one.space().unwrap().redo_bytes < before {
+            if one.maintenance().space().unwrap().redo_bytes < before {
                 applies.fetch_add(1, Ordering::SeqCst);
             }
         }
@@ -270,7 +283,7 @@ fn readers_of_two_sessions_never_meet_a_block_that_is_being_written_in_place() {
 }
 
 fn redo_blocks(db: &Database) -> u64 {
-    db.space().unwrap().redo_bytes / BLOCK
+    db.maintenance().space().unwrap().redo_bytes / BLOCK
 }
 
 /// New content that a sync waits for goes into the log as long as all of it is small and nobody
@@ -285,7 +298,7 @@ fn small_synced_content_is_log_inlined_while_no_other_session_lives() {
     let synced = |db: &Database, text: &str, blocks: u64| {
         let bytes = pattern((blocks * BLOCK) as usize - 100, blocks);
         let node = make(db, R, text);
-        let handle = db.open_file(node, true).unwrap();
+        let handle = db.nodes().open(node, true).unwrap();
         db.sync().unwrap();
         handle.write_at(0, &bytes).unwrap();
         let before = redo_blocks(db);
@@ -309,24 +322,26 @@ fn small_synced_content_is_log_inlined_while_no_other_session_lives() {
     let before = redo_blocks(&one);
     let (path, bytes) = (b"/made".as_slice(), pattern(3 * BLOCK as usize - 9, 7));
     let node = make(&one, R, "made too");
-    let handle = one.open_file(node, true).unwrap();
+    let handle = one.nodes().open(node, true).unwrap();
     handle.write_at(0, &bytes).unwrap();
     handle.sync().unwrap();
     drop(handle);
     assert_eq!(redo_blocks(&one) - before, 3, "LOGGED-2");
-    let txn = one.begin().unwrap();
-    txn.put(path, &bytes).unwrap();
+    let txn = one.transactions().begin().unwrap();
+    txn.files().write(path, &bytes).unwrap();
     txn.sql("SELECT 1", &[]).unwrap();
-    txn.put(b"/over", &pattern(14 * BLOCK as usize, 8)).unwrap();
+    txn.files()
+        .write(b"/over", pattern(14 * BLOCK as usize, 8))
+        .unwrap();
     txn.commit().unwrap();
     assert_eq!(redo_blocks(&one) - before, 6, "LOGGED-1: 17 blocks");
-    let txn = one.begin().unwrap();
-    txn.put(path, &bytes).unwrap();
+    let txn = one.transactions().begin().unwrap();
+    txn.files().write(path, &bytes).unwrap();
     txn.commit().unwrap();
     let ended = redo_blocks(&one) - before;
     assert!(ended <= 6, "LOGGED-2: an old file: {ended}");
     for db in [&one, &two] {
-        assert!(db.get(path).unwrap() == bytes && content(db, node) == bytes);
+        assert!(db.files().read(path).unwrap() == bytes && content(db, node) == bytes);
     }
     assert_clean(&two);
     two.close().unwrap();
@@ -362,10 +377,10 @@ fn log_inlined_content_is_the_models() {
                 models[index] = Some(Vec::new());
                 continue;
             };
-            let node = db.resolve(&path, false).unwrap().node;
+            let node = db.nodes().resolve(&path, false).unwrap().node;
             let handle = handles
                 .entry(index)
-                .or_insert_with(|| db.open_file(node, true).unwrap());
+                .or_insert_with(|| db.nodes().open(node, true).unwrap());
             let at = rng.below(model.len() as u64 + 1);
             let aligned = at & !(BLOCK - 1);
             match rng.below(24) {
@@ -396,11 +411,11 @@ fn log_inlined_content_is_the_models() {
                 }
                 11 => {
                     *model = pattern(rng.below(60_000) as usize, step);
-                    db.put(&path, model).unwrap();
+                    db.files().write(&path, model).unwrap();
                 }
                 12 => {
                     handles.remove(&index);
-                    db.unlink(R, &name(&file)).unwrap();
+                    db.nodes().unlink(R, &name(&file)).unwrap();
                     models[index] = None;
                     continue;
                 }
@@ -408,9 +423,9 @@ fn log_inlined_content_is_the_models() {
                     handles.remove(&index);
                 }
                 15..23 => {
-                    let before = db.space().unwrap();
+                    let before = db.maintenance().space().unwrap();
                     handle.sync().unwrap();
-                    let after = db.space().unwrap();
+                    let after = db.maintenance().space().unwrap();
                     let has_more = after.live_bytes > before.live_bytes;
                     logged += u32::from(has_more && after.redo_bytes > before.redo_bytes);
                 }
@@ -421,7 +436,7 @@ fn log_inlined_content_is_the_models() {
                 }
             }
             if let Some(model) = &models[index] {
-                let node = db.resolve(&path, false).unwrap().node;
+                let node = db.nodes().resolve(&path, false).unwrap().node;
                 assert!(content(&db, node) == *model, "seed {seed}, step {step}");
             }
             if step % 20 == 0 {
@@ -434,7 +449,7 @@ fn log_inlined_content_is_the_models() {
         db.close().unwrap();
         let db = open_with(dir.path(), 0, false);
         for (index, model) in models.iter().enumerate() {
-            let found = db.resolve(format!("/f{index}").as_bytes(), false);
+            let found = db.nodes().resolve(format!("/f{index}").as_bytes(), false);
             assert_eq!(found.is_ok(), model.is_some());
             if let (Ok(attr), Some(model)) = (found, model) {
                 assert!(content(&db, attr.node) == *model, "seed {seed}: {index}");

@@ -1,7 +1,7 @@
 //! What a review found.
 
 use crate::common::*;
-use larder::{Database, NodeId, OpenOptions};
+use larder::{Database, DatabaseOptions, NodeId};
 use larder_object::EngineOptions;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -11,9 +11,9 @@ fn open_small(dir: &std::path::Path) -> Database {
         dirty_bytes_max: 2 << 20,
         ..EngineOptions::default()
     };
-    let options = OpenOptions {
+    let options = DatabaseOptions {
         engine,
-        ..OpenOptions::default()
+        ..DatabaseOptions::default()
     };
     Database::open(&dir.join("t.larder"), options).unwrap()
 }
@@ -26,19 +26,24 @@ fn a_destroyed_store_keeps_no_memory() {
     let db = open_small(dir.path());
     for round in 0..4 {
         let info = db
-            .create_store(&format!("s{round}"), "files", None, None)
+            .stores()
+            .create(&format!("s{round}"), "files", None, None)
             .unwrap();
-        let root = db.resolve(info.mount.as_bytes(), true).unwrap().node;
-        let handle = db.open_file(make(&db, root, "half"), true).unwrap();
+        let root = db
+            .nodes()
+            .resolve(info.mount.as_bytes(), true)
+            .unwrap()
+            .node;
+        let handle = db.nodes().open(make(&db, root, "half"), true).unwrap();
         handle.write_at(0, &pattern(400_000, round)).unwrap();
         db.sync().unwrap();
-        db.destroy_store(&info.name).unwrap();
+        db.stores().destroy(&info.name).unwrap();
         drop(handle);
     }
     let handles: Vec<_> = (0..3)
         .map(|at| {
             let node = make(&db, NodeId::ROOT, &format!("f{at}"));
-            db.open_file(node, true).unwrap()
+            db.nodes().open(node, true).unwrap()
         })
         .collect();
     for piece in 0..4 {
@@ -51,13 +56,13 @@ fn a_destroyed_store_keeps_no_memory() {
     }
     // Unequal lengths: soft regions alone do not make them whole.
     drop(handles);
-    let stream_fragments = db.frag().unwrap().fragments_per_object_max;
+    let stream_fragments = db.maintenance().frag().unwrap().fragments_per_object_max;
     let deadline = Instant::now() + Duration::from_secs(3);
-    while db.frag().unwrap().fragments_per_object_max > 1 {
+    while db.maintenance().frag().unwrap().fragments_per_object_max > 1 {
         assert!(
             Instant::now() < deadline,
             "{stream_fragments} {:?}",
-            db.frag()
+            db.maintenance().frag()
         );
         std::thread::sleep(Duration::from_millis(20));
     }
@@ -77,12 +82,13 @@ fn a_replacement_beside_insertions_leaves_one_of_them() {
             let mut round = 0u8;
             while !done.load(Ordering::Relaxed) {
                 round = round.wrapping_add(1);
-                db.put(b"/f", &vec![round; 300_000 + usize::from(round) * 4096])
+                db.files()
+                    .write(b"/f", vec![round; 300_000 + usize::from(round) * 4096])
                     .unwrap();
             }
         });
         scope.spawn(move || {
-            let handle = db.open_file(node, true).unwrap();
+            let handle = db.nodes().open(node, true).unwrap();
             while !done.load(Ordering::Relaxed) {
                 handle.insert_range(4096, &[7; 4096]).unwrap();
             }
@@ -94,7 +100,7 @@ fn a_replacement_beside_insertions_leaves_one_of_them() {
         });
         let until = Instant::now() + Duration::from_secs(4);
         while Instant::now() < until {
-            let bytes = db.get(b"/f").unwrap();
+            let bytes = db.files().read(b"/f").unwrap();
             assert!(
                 bytes
                     .chunks(4096)
@@ -133,11 +139,14 @@ fn two_sessions_keep_their_files() {
                     let path = format!("/{text}");
                     let bytes = pattern(1 + draw(1_800_000) as usize, draw(1 << 30));
                     let outcome = match draw(10) {
-                        0..=3 => db.put(path.as_bytes(), &bytes).map(|_| Some(bytes)),
+                        0..=3 => db
+                            .files()
+                            .write(path.as_bytes(), &bytes)
+                            .map(|_| Some(bytes)),
                         4..=6 if models[at].is_some() => {
                             // A stream that commits and other sessions' turns meet half written.
-                            let node = db.resolve(path.as_bytes(), true).unwrap().node;
-                            let handle = db.open_file(node, true).unwrap();
+                            let node = db.nodes().resolve(path.as_bytes(), true).unwrap().node;
+                            let handle = db.nodes().open(node, true).unwrap();
                             handle.set_len(0).unwrap();
                             let mut outcome = Ok(());
                             for (index, piece) in bytes.chunks(50_000).enumerate() {
@@ -159,7 +168,7 @@ fn two_sessions_keep_their_files() {
                             }
                         }
                         7 if models[at].is_some() => {
-                            db.unlink(NodeId::ROOT, &name(&text)).map(|()| None)
+                            db.nodes().unlink(NodeId::ROOT, &name(&text)).map(|()| None)
                         }
                         _ => {
                             std::thread::sleep(Duration::from_millis(draw(20)));
@@ -175,14 +184,20 @@ fn two_sessions_keep_their_files() {
                     }
                     let at = draw(30) as usize;
                     if let Some(model) = &models[at] {
-                        let found = db.get(format!("/s{session}_{at}").as_bytes()).unwrap();
+                        let found = db
+                            .files()
+                            .read(format!("/s{session}_{at}").as_bytes())
+                            .unwrap();
                         assert!(&found == model, "session {session} file {at}");
                     }
                 }
                 println!("session {session}: {full} times full");
                 for (at, model) in models.iter().enumerate() {
                     if let Some(model) = model {
-                        let found = db.get(format!("/s{session}_{at}").as_bytes()).unwrap();
+                        let found = db
+                            .files()
+                            .read(format!("/s{session}_{at}").as_bytes())
+                            .unwrap();
                         assert!(&found == model, "session {session} file {at}");
                     }
                 }

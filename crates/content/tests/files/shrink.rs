@@ -1,7 +1,7 @@
 //! Segments grow, are added and shrink while sessions go on (`SHRINK-1`, `RESERVE-1`).
 
 use crate::common::*;
-use larder::{Database, ErrorKind, NodeId, OpenOptions};
+use larder::{Database, DatabaseOptions, ErrorKind, NodeId};
 use larder_object::EngineOptions;
 use std::path::Path;
 
@@ -13,9 +13,9 @@ fn open_with(dir: &Path, segment_bytes_max: u64) -> Database {
         segment_bytes_max,
         ..EngineOptions::default()
     };
-    let options = OpenOptions {
+    let options = DatabaseOptions {
         engine,
-        ..OpenOptions::default()
+        ..DatabaseOptions::default()
     };
     Database::open(&dir.join("t.larder"), options).unwrap()
 }
@@ -26,7 +26,7 @@ fn file_bytes(dir: &Path, segment: u32) -> u64 {
 }
 
 fn shrink(db: &Database, to_bytes: Option<u64>) -> larder::Result<larder::ShrinkReport> {
-    db.shrink(to_bytes, false, &mut |_, _| {})
+    db.maintenance().shrink(to_bytes, false, &mut |_, _| {})
 }
 
 #[test]
@@ -41,14 +41,14 @@ fn content_moves_forward_and_the_host_gets_the_rest() {
         .collect();
     db.sync().unwrap();
     for at in (0..60).filter(|at| at % 4 != 0) {
-        db.unlink(R, &name(&format!("f{at}"))).unwrap();
+        db.nodes().unlink(R, &name(&format!("f{at}"))).unwrap();
     }
     db.sync().unwrap();
     let long = file_bytes(dir.path(), 0);
-    let dry = db.shrink(None, true, &mut |_, _| {}).unwrap();
+    let dry = db.maintenance().shrink(None, true, &mut |_, _| {}).unwrap();
     assert_eq!(file_bytes(dir.path(), 0), long, "a dry run cuts nothing");
     assert!(dry.moved_bytes > 0);
-    let handle = db.open_file(files[56].0, false).unwrap();
+    let handle = db.nodes().open(files[56].0, false).unwrap();
     let report = shrink(&db, None).unwrap();
     assert!(
         report.segment_bytes_after <= 17 * MIB && report.moved_bytes >= dry.moved_bytes,
@@ -109,10 +109,12 @@ fn another_session_writes_only_where_the_segment_still_is() {
         let gone = put(&one, R, "gone", &pattern(20 << 20, 100 + round));
         one.sync().unwrap();
         assert_eq!(content(&two, gone).len(), 20 << 20);
-        one.unlink(R, &name("gone")).unwrap();
+        one.nodes().unlink(R, &name("gone")).unwrap();
         one.sync().unwrap();
         if round > 1 {
-            two.unlink(R, &name(&format!("two{}", round - 1))).unwrap();
+            two.nodes()
+                .unlink(R, &name(&format!("two{}", round - 1)))
+                .unwrap();
             two.sync().unwrap();
         }
         let (by, other) = if round % 2 == 0 {
@@ -159,7 +161,7 @@ fn segments_are_added_while_files_are_written_and_go_again() {
     }
     assert_clean(&db);
     for at in 0..40 {
-        db.unlink(R, &name(&format!("f{at}"))).unwrap();
+        db.nodes().unlink(R, &name(&format!("f{at}"))).unwrap();
     }
     db.sync().unwrap();
     shrink(&db, None).unwrap();

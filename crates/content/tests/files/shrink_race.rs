@@ -1,7 +1,7 @@
 //! A commit of the background beside the last step of shrinking.
 
 use crate::common::*;
-use larder::{Database, NodeId, OpenOptions};
+use larder::{Database, DatabaseOptions, NodeId};
 use larder_object::format::SegmentIndex;
 use larder_object::{Device, EngineOptions, Storage};
 use std::fs::File;
@@ -102,9 +102,9 @@ fn a_commit_beside_the_cut_keeps_its_places() {
         storage: Some(Arc::new(storage)),
         ..EngineOptions::default()
     };
-    let options = OpenOptions {
+    let options = DatabaseOptions {
         engine,
-        ..OpenOptions::default()
+        ..DatabaseOptions::default()
     };
     let db = Database::open(&dir.path().join("t.larder"), options).unwrap();
     let filler: Vec<_> = (0..8)
@@ -112,14 +112,17 @@ fn a_commit_beside_the_cut_keeps_its_places() {
         .collect();
     let bytes = pattern(1 << 20, 77);
     let node = make(&db, NodeId::ROOT, "half");
-    let handle = db.open_file(node, true).unwrap();
+    let handle = db.nodes().open(node, true).unwrap();
     for (at, piece) in bytes.chunks(1 << 18).enumerate() {
         handle.write_at((at << 18) as u64, piece).unwrap();
         db.sync().unwrap(); // It is placed before its time.
     }
     is_armed.store(true, Ordering::SeqCst);
     std::thread::scope(|scope| {
-        let cut = scope.spawn(|| db.shrink(Some(16 << 20), false, &mut |_, _| {}));
+        let cut = scope.spawn(|| {
+            db.maintenance()
+                .shrink(Some(16 << 20), false, &mut |_, _| {})
+        });
         while !is_cutting.load(Ordering::SeqCst) {
             std::thread::sleep(Duration::from_millis(1));
         }

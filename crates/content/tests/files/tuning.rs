@@ -2,7 +2,7 @@
 
 use crate::common::*;
 use larder::limits::{GATHER_BYTES_MIN, INLINE_BYTES_MAX};
-use larder::{Database, ErrorKind, NodeId, OpenOptions, Tuning, gather_bytes_default};
+use larder::{Database, DatabaseOptions, ErrorKind, NodeId, Tuning, gather_bytes_default};
 use larder_object::EngineOptions;
 
 const SMALL: Tuning = Tuning {
@@ -13,10 +13,14 @@ const SMALL: Tuning = Tuning {
 /// Writes objects by both roads and says how much space each takes.
 fn allocated(db: &Database, len: usize) -> [u64; 2] {
     let bytes = pattern(len, len as u64);
-    let whole = db.put(format!("/p{len}").as_bytes(), &bytes).unwrap().node;
-    let written = match db.lookup(NodeId::ROOT, &name(&format!("w{len}"))) {
+    let whole = db
+        .files()
+        .write(format!("/p{len}").as_bytes(), &bytes)
+        .unwrap()
+        .node;
+    let written = match db.nodes().lookup(NodeId::ROOT, &name(&format!("w{len}"))) {
         Ok(attr) => {
-            let handle = db.open_file(attr.node, true).unwrap();
+            let handle = db.nodes().open(attr.node, true).unwrap();
             handle.write_at(0, &bytes).unwrap();
             attr.node
         }
@@ -25,7 +29,7 @@ fn allocated(db: &Database, len: usize) -> [u64; 2] {
     db.sync().unwrap();
     [whole, written].map(|node| {
         assert_eq!(content(db, node), bytes);
-        db.attr(node).unwrap().allocated_bytes
+        db.nodes().metadata(node).unwrap().allocated_bytes
     })
 }
 
@@ -34,8 +38,11 @@ fn a_database_without_a_choice_is_as_ever() {
     let dir = tempfile::tempdir().unwrap();
     let db = create(dir.path(), None);
     // No rows: so are databases of versions that knew nothing of it.
-    assert_eq!(db.tuning().unwrap(), Tuning::default());
-    assert_eq!(db.gauges().unwrap().dirty_bytes_max, gather_bytes_default());
+    assert_eq!(db.maintenance().tuning().unwrap(), Tuning::default());
+    assert_eq!(
+        db.maintenance().gauges().unwrap().dirty_bytes_max,
+        gather_bytes_default()
+    );
     assert_eq!(allocated(&db, INLINE_BYTES_MAX as usize), [0, 0]);
     assert_eq!(allocated(&db, INLINE_BYTES_MAX as usize + 1), [4096, 4096]);
     assert_clean(&db);
@@ -45,49 +52,53 @@ fn a_database_without_a_choice_is_as_ever() {
 fn the_engine_obeys_from_the_next_opening_on() {
     let dir = tempfile::tempdir().unwrap();
     let db = create(dir.path(), None);
-    db.set_tuning(&SMALL).unwrap();
+    db.maintenance().set_tuning(&SMALL).unwrap();
     // This session stays as it is.
     assert_eq!(allocated(&db, 1000), [0, 0]);
     db.close().unwrap();
 
     let db = open(dir.path());
-    assert_eq!(db.tuning().unwrap(), SMALL);
-    assert_eq!(db.gauges().unwrap().dirty_bytes_max, 2 << 20);
+    assert_eq!(db.maintenance().tuning().unwrap(), SMALL);
+    assert_eq!(db.maintenance().gauges().unwrap().dirty_bytes_max, 2 << 20);
     assert_eq!(allocated(&db, 100), [0, 0]);
     assert_eq!(allocated(&db, 101), [4096, 4096]);
     // What was inline is read as before, and leaves its row when it is written again.
-    assert_eq!(db.get(b"/p1000").unwrap(), pattern(1000, 1000));
+    assert_eq!(db.files().read(b"/p1000").unwrap(), pattern(1000, 1000));
     assert_eq!(allocated(&db, 1000), [4096, 4096]);
     assert_clean(&db);
     db.close().unwrap();
 
     // A session that was told something of its own keeps to that.
-    let options = OpenOptions {
+    let options = DatabaseOptions {
         engine: EngineOptions {
             dirty_bytes_max: 3 << 20,
             ..EngineOptions::default()
         },
-        ..OpenOptions::default()
+        ..DatabaseOptions::default()
     };
     let db = Database::open(&dir.path().join("t.larder"), options).unwrap();
-    assert_eq!(db.gauges().unwrap().dirty_bytes_max, 3 << 20);
+    assert_eq!(db.maintenance().gauges().unwrap().dirty_bytes_max, 3 << 20);
     // Nothing inline but what is empty; and back.
-    db.set_tuning(&Tuning {
-        inline_bytes_max: Some(0),
-        ..Tuning::default()
-    })
-    .unwrap();
+    db.maintenance()
+        .set_tuning(&Tuning {
+            inline_bytes_max: Some(0),
+            ..Tuning::default()
+        })
+        .unwrap();
     db.close().unwrap();
     let db = open(dir.path());
-    assert_eq!(db.gauges().unwrap().dirty_bytes_max, gather_bytes_default());
+    assert_eq!(
+        db.maintenance().gauges().unwrap().dirty_bytes_max,
+        gather_bytes_default()
+    );
     assert_eq!(allocated(&db, 0), [0, 0]);
     assert_eq!(allocated(&db, 1), [4096, 4096]);
-    db.set_tuning(&Tuning::default()).unwrap();
+    db.maintenance().set_tuning(&Tuning::default()).unwrap();
     db.close().unwrap();
     let db = open(dir.path());
     assert_eq!(allocated(&db, 1500), [0, 0]);
     // What left its row for an extent stays there.
-    assert_eq!(db.get(b"/w1").unwrap(), pattern(1, 1));
+    assert_eq!(db.files().read(b"/w1").unwrap(), pattern(1, 1));
     assert_clean(&db);
 }
 
@@ -109,7 +120,10 @@ fn what_is_out_of_bounds_is_refused() {
             ..SMALL
         },
     ] {
-        assert_eq!(kind(db.set_tuning(&wrong)), ErrorKind::InvalidInput);
+        assert_eq!(
+            kind(db.maintenance().set_tuning(&wrong)),
+            ErrorKind::InvalidInput
+        );
     }
-    assert_eq!(db.tuning().unwrap(), Tuning::default());
+    assert_eq!(db.maintenance().tuning().unwrap(), Tuning::default());
 }

@@ -3,7 +3,7 @@ use crate::common;
 
 use crate::common::sql::run;
 use larder::{
-    CommitAuthor, CreateOptions, Database, LogCommit, Moment, OpenOptions, PruneCut, SetAttr,
+    CommitAuthor, CreateOptions, Database, DatabaseOptions, LogCommit, Moment, PruneCut, SetAttr,
     SqlValue, act_for,
 };
 use larder_object::EngineOptions;
@@ -11,13 +11,13 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 fn open(dir: &Path, label: &str) -> Database {
-    let options = OpenOptions {
+    let options = DatabaseOptions {
         label: label.into(),
         engine: EngineOptions {
             has_background: false,
             ..EngineOptions::default()
         },
-        ..OpenOptions::default()
+        ..DatabaseOptions::default()
     };
     Database::open(&dir.join("t.larder"), options).unwrap()
 }
@@ -25,11 +25,12 @@ fn open(dir: &Path, label: &str) -> Database {
 /// The commits that changed a path, newest first.
 fn log(db: &Database, path: &[u8]) -> Vec<LogCommit> {
     let mut found = Vec::new();
-    db.log(Some(path), None, &mut |commit| {
-        found.push(commit);
-        ControlFlow::Continue(())
-    })
-    .unwrap();
+    db.history()
+        .log(Some(path), None, &mut |commit| {
+            found.push(commit);
+            ControlFlow::Continue(())
+        })
+        .unwrap();
     found
 }
 
@@ -50,12 +51,12 @@ fn the_log_says_who_made_a_commit() {
     let dir = tempfile::tempdir().unwrap();
     Database::create(&dir.path().join("t.larder"), &CreateOptions::default()).unwrap();
     let first = open(dir.path(), "first");
-    first.put(b"/f", b"one").unwrap();
+    first.files().write(b"/f", b"one").unwrap();
     first.sync().unwrap();
     // One user, then two, then nobody in particular.
     let of = |user: Option<u32>, path: &[u8]| {
         act_for(user);
-        first.put(path, b"bytes").unwrap();
+        first.files().write(path, b"bytes").unwrap();
     };
     of(Some(1000), b"/a");
     of(Some(1000), b"/a");
@@ -74,30 +75,31 @@ fn the_log_says_who_made_a_commit() {
 
     // A transaction, and plain SQL, which leaves no name.
     first
-        .transaction(|txn| {
-            txn.put(b"/f", b"two")?;
-            txn.put(b"/g", b"two")
+        .transactions()
+        .run(|txn| {
+            txn.files().write(b"/f", b"two")?;
+            txn.files().write(b"/g", b"two")
         })
         .unwrap();
-    let mut session = first.sql(false).unwrap();
+    let mut session = first.sql().open(false).unwrap();
     run(
         &mut session,
         "UPDATE main SET mode = 256 WHERE ino = (SELECT ino FROM main_path WHERE path = '/g')",
     )
     .unwrap();
     drop(session);
-    first.create_snapshot("s").unwrap();
+    first.snapshots().create("s").unwrap();
     assert_eq!(labels(&first, b"/f"), ["first", "first"]);
     first.close().unwrap();
 
     // What is over has a name as long as the history knows of it.
     let second = open(dir.path(), "second");
-    let attr = second.resolve(b"/f", false).unwrap();
+    let attr = second.nodes().resolve(b"/f", false).unwrap();
     let mode = SetAttr {
         mode: Some(0o600),
         ..SetAttr::default()
     };
-    second.set_attr(attr.node, &mode).unwrap();
+    second.nodes().set_attr(attr.node, &mode).unwrap();
     second.sync().unwrap();
     assert_eq!(labels(&second, b"/f"), ["second", "first", "first"]);
     let known = authors(&second, b"/f");
@@ -107,7 +109,7 @@ fn the_log_says_who_made_a_commit() {
     );
     common::assert_clean(&second);
     let count = |db: &Database| {
-        let mut session = db.sql(false).unwrap();
+        let mut session = db.sql().open(false).unwrap();
         let rows = run(
             &mut session,
             "SELECT label FROM larder_author ORDER BY session",
@@ -120,8 +122,9 @@ fn the_log_says_who_made_a_commit() {
         rows.into_iter().map(label).collect::<Vec<String>>()
     };
     assert!(count(&second).contains(&"first".to_owned()));
-    second.destroy_snapshot("s").unwrap();
+    second.snapshots().destroy("s").unwrap();
     second
+        .history()
         .prune(
             PruneCut::OlderThan(Moment::At(second.now_ns())),
             None,
@@ -134,7 +137,7 @@ fn the_log_says_who_made_a_commit() {
     let third = open(dir.path(), "third");
     assert_eq!(count(&third), ["second", "third"], "AUTHOR-1");
     assert!(labels(&third, b"/g").is_empty());
-    third.put(b"/f", b"three").unwrap();
+    third.files().write(b"/f", b"three").unwrap();
     third.sync().unwrap();
     assert_eq!(labels(&third, b"/f"), ["third"]);
 }

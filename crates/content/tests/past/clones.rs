@@ -3,8 +3,7 @@
 
 use crate::common::workspace::{begin, mkdir, remove, sql};
 use crate::common::{
-    OWNER, assert_clean, content, create, create_without_history, kind, make, name, open, pattern,
-    put,
+    assert_clean, content, create, create_without_history, kind, make, name, open, pattern, put,
 };
 use larder::{
     AllocateMode, Caller, Database, DefragOptions, ErrorKind, Moment, NewNode, NodeId, SetAttr,
@@ -15,29 +14,29 @@ use std::time::Instant;
 const R: NodeId = NodeId::ROOT;
 const MIB: usize = 1 << 20;
 
-fn clone(db: &Database, from: &str, to: &str) -> larder::Result<larder::CloneReport> {
-    db.clone_path(None, from.as_bytes(), to.as_bytes())
+pub fn clone(db: &Database, from: &str, to: &str) -> larder::Result<larder::CloneReport> {
+    db.files().clone_path(None, from.as_bytes(), to.as_bytes())
 }
 
-fn count(db: &Database, text: &str) -> i64 {
+pub fn count(db: &Database, text: &str) -> i64 {
     match sql(db, text)[0][0] {
         SqlValue::Integer(count) => count,
         ref other => panic!("{other:?}"),
     }
 }
 
-fn live(db: &Database) -> u64 {
+pub fn live(db: &Database) -> u64 {
     db.sync().unwrap();
-    db.space().unwrap().live_bytes
+    db.maintenance().space().unwrap().live_bytes
 }
 
-fn shared(db: &Database) -> u64 {
-    db.stats().unwrap().shared_bytes
+pub fn shared(db: &Database) -> u64 {
+    db.maintenance().stats().unwrap().shared_bytes
 }
 
-fn write(db: &Database, path: &str, offset: u64, bytes: &[u8]) {
-    let node = db.resolve(path.as_bytes(), false).unwrap().node;
-    let file = db.open_file(node, true).unwrap();
+pub fn write(db: &Database, path: &str, offset: u64, bytes: &[u8]) {
+    let node = db.nodes().resolve(path.as_bytes(), false).unwrap().node;
+    let file = db.nodes().open(node, true).unwrap();
     file.write_at(offset, bytes).unwrap();
 }
 
@@ -56,7 +55,7 @@ fn neither_side_sees_the_others_changes() {
     assert_eq!(report.copied_bytes, 0, "the end of the file is shared too");
     assert_eq!(live(&db), before);
     assert_eq!(shared(&db), before);
-    assert_eq!(db.get(b"/b").unwrap(), bytes);
+    assert_eq!(db.files().read(b"/b").unwrap(), bytes);
     assert_clean(&db);
 
     let (mut a, mut b) = (bytes.clone(), bytes.clone());
@@ -77,8 +76,8 @@ fn neither_side_sees_the_others_changes() {
             model[from..to].copy_from_slice(&new);
         }
         for _ in 0..2 {
-            assert!(db.get(b"/a").unwrap() == a, "round {round}");
-            assert!(db.get(b"/b").unwrap() == b, "round {round}");
+            assert!(db.files().read(b"/a").unwrap() == a, "round {round}");
+            assert!(db.files().read(b"/b").unwrap() == b, "round {round}");
             db.sync().unwrap();
             assert_clean(&db);
         }
@@ -88,14 +87,14 @@ fn neither_side_sees_the_others_changes() {
     drop(db);
     let db = open(dir.path());
     assert!(
-        db.get(b"/a").unwrap() == a && db.get(b"/b").unwrap() == b,
+        db.files().read(b"/a").unwrap() == a && db.files().read(b"/b").unwrap() == b,
         "SHARE-4"
     );
     assert!(shared(&db) > 2 * MIB as u64);
     remove(&db, b"/a");
     db.sync().unwrap();
     assert_eq!(shared(&db), 0, "SHARE-2");
-    assert!(db.get(b"/b").unwrap() == b);
+    assert!(db.files().read(b"/b").unwrap() == b);
     assert_clean(&db);
     remove(&db, b"/b");
     assert_eq!(live(&db), 0);
@@ -108,12 +107,13 @@ fn what_one_side_let_go_can_be_overwritten_in_place_again() {
     let db = create(dir.path(), Some(256 << 20));
     put(&db, R, "a", &pattern(4 * MIB, 1));
     clone(&db, "/a", "/b").unwrap();
-    let node = db.resolve(b"/a", false).unwrap().node;
+    let node = db.nodes().resolve(b"/a", false).unwrap().node;
     // What is overwritten in place stays in one piece.
     let pieces = |db: &Database| {
         db.sync().unwrap();
         let mut count = 0;
-        db.layouts(&mut |at, extents| count += usize::from(at == node) * extents.len())
+        db.maintenance()
+            .layouts(&mut |at, extents| count += usize::from(at == node) * extents.len())
             .unwrap();
         count
     };
@@ -125,13 +125,13 @@ fn what_one_side_let_go_can_be_overwritten_in_place_again() {
     db.sync().unwrap();
     write(&db, "/a", 1 << 20, &pattern(100, 3));
     assert_eq!(pieces(&db), before + 2);
-    let then = db.get(b"/a").unwrap();
+    let then = db.files().read(b"/a").unwrap();
     // What waits to be written in place is not shared where it is.
     let report = clone(&db, "/a", "/c").unwrap();
     assert!(report.copied_bytes <= 128 << 10, "{report:?}");
     write(&db, "/a", 1 << 20, &pattern(100, 4));
     db.sync().unwrap();
-    assert!(db.get(b"/c").unwrap() == then);
+    assert!(db.files().read(b"/c").unwrap() == then);
     assert_clean(&db);
 }
 
@@ -142,28 +142,31 @@ fn a_tree_is_cloned_with_all_that_is_in_it() {
     mkdir(&db, "/t");
     mkdir(&db, "/t/empty");
     mkdir(&db, "/t/sub");
-    let sub = db.resolve(b"/t/sub", false).unwrap().node;
-    let root = db.resolve(b"/t", false).unwrap().node;
+    let sub = db.nodes().resolve(b"/t/sub", false).unwrap().node;
+    let root = db.nodes().resolve(b"/t", false).unwrap().node;
     let big = put(&db, sub, "big", &pattern(3 * MIB, 1));
     put(&db, sub, "tiny", b"inline");
     put(&db, sub, "nothing", b"");
-    db.link(big, root, &name("link")).unwrap();
+    db.nodes().link(big, root, &name("link")).unwrap();
     let owner = Caller {
         uid: 5,
         gid: 6,
         umask: 0,
     };
-    db.create_node(
-        sub,
-        &name("symlink"),
-        NewNode::Symlink(b"big"),
-        0o777,
-        owner,
-    )
-    .unwrap();
-    db.create_node(sub, &name("fifo"), NewNode::Fifo, 0o600, owner)
+    db.nodes()
+        .create_node(
+            sub,
+            &name("symlink"),
+            NewNode::Symlink(b"big"),
+            0o777,
+            owner,
+        )
         .unwrap();
-    db.set_xattr(big, b"user.colour", b"red", XattrMode::Set)
+    db.nodes()
+        .create_node(sub, &name("fifo"), NewNode::Fifo, 0o600, owner)
+        .unwrap();
+    db.attributes()
+        .set(big, b"user.colour", b"red", XattrMode::Set)
         .unwrap();
     let old = SetAttr {
         mode: Some(0o751),
@@ -174,19 +177,21 @@ fn a_tree_is_cloned_with_all_that_is_in_it() {
         ..SetAttr::default()
     };
     for path in [&b"/t/sub/big"[..], b"/t/sub", b"/t"] {
-        db.set_attr(db.resolve(path, false).unwrap().node, &old)
+        db.nodes()
+            .set_attr(db.nodes().resolve(path, false).unwrap().node, &old)
             .unwrap();
     }
     // A sparse one, and one with inserted ranges, which is copied.
     let sparse = make(&db, root, "sparse");
-    let file = db.open_file(sparse, true).unwrap();
+    let file = db.nodes().open(sparse, true).unwrap();
     file.write_at(100 << 20, b"end").unwrap();
     let odd = put(&db, root, "odd", &pattern(MIB, 5));
-    db.open_file(odd, true)
+    db.nodes()
+        .open(odd, true)
         .unwrap()
         .insert_range(1000, b"inserted")
         .unwrap();
-    db.set_attr(root, &old).unwrap();
+    db.nodes().set_attr(root, &old).unwrap();
     let before = live(&db);
 
     let report = clone(&db, "/t", "/u").unwrap();
@@ -212,8 +217,8 @@ fn a_tree_is_cloned_with_all_that_is_in_it() {
     ] {
         let (a, b) = (format!("/t{path}"), format!("/u{path}"));
         let (a, b) = (
-            db.resolve(a.as_bytes(), false).unwrap(),
-            db.resolve(b.as_bytes(), false).unwrap(),
+            db.nodes().resolve(a.as_bytes(), false).unwrap(),
+            db.nodes().resolve(b.as_bytes(), false).unwrap(),
         );
         assert_ne!(a.node, b.node);
         assert_eq!(
@@ -250,13 +255,19 @@ fn a_tree_is_cloned_with_all_that_is_in_it() {
     ] {
         let (a, b) = (format!("/t{path}"), format!("/u{path}"));
         assert!(
-            db.get(a.as_bytes()).unwrap() == db.get(b.as_bytes()).unwrap(),
+            db.files().read(a.as_bytes()).unwrap() == db.files().read(b.as_bytes()).unwrap(),
             "{path}"
         );
     }
-    let link = db.resolve(b"/u/link", false).unwrap();
-    assert_eq!(link.node, db.resolve(b"/u/sub/big", false).unwrap().node);
-    assert_eq!(db.xattr(link.node, b"user.colour").unwrap(), b"red");
+    let link = db.nodes().resolve(b"/u/link", false).unwrap();
+    assert_eq!(
+        link.node,
+        db.nodes().resolve(b"/u/sub/big", false).unwrap().node
+    );
+    assert_eq!(
+        db.attributes().get(link.node, b"user.colour").unwrap(),
+        b"red"
+    );
     assert_clean(&db);
 }
 
@@ -264,7 +275,7 @@ fn a_tree_is_cloned_with_all_that_is_in_it() {
 fn a_store_is_cloned_to_a_store() {
     let dir = tempfile::tempdir().unwrap();
     let db = create(dir.path(), Some(256 << 20));
-    let store = db.create_store("one", "files", None, None).unwrap();
+    let store = db.stores().create("one", "files", None, None).unwrap();
     let root = NodeId {
         store: store.store,
         ..R
@@ -274,8 +285,8 @@ fn a_store_is_cloned_to_a_store() {
     let report = clone(&db, "/one", "/two").unwrap();
     assert!(report.is_store);
     assert_eq!(live(&db), before);
-    assert_eq!(db.stores().unwrap().len(), 3);
-    assert_eq!(db.get(b"/two/f").unwrap(), pattern(MIB, 1));
+    assert_eq!(db.stores().list().unwrap().len(), 3);
+    assert_eq!(db.files().read(b"/two/f").unwrap(), pattern(MIB, 1));
     // A directory of one store becomes one of another.
     clone(&db, "/one/f", "/copy").unwrap();
     clone(&db, "/one", "/two/below").unwrap();
@@ -284,12 +295,12 @@ fn a_store_is_cloned_to_a_store() {
     write(&db, "/two/f", 0, b"changed");
     db.sync().unwrap();
     // What only this store holds is retired with it; the rest is the others'.
-    db.destroy_store("one").unwrap();
+    db.stores().destroy("one").unwrap();
     assert_clean(&db);
-    assert_eq!(db.get(b"/copy").unwrap(), pattern(MIB, 1));
-    db.destroy_store("two").unwrap();
+    assert_eq!(db.files().read(b"/copy").unwrap(), pattern(MIB, 1));
+    db.stores().destroy("two").unwrap();
     assert_clean(&db);
-    assert_eq!(db.get(b"/copy").unwrap(), pattern(MIB, 1));
+    assert_eq!(db.files().read(b"/copy").unwrap(), pattern(MIB, 1));
     assert_eq!(shared(&db), 0);
     remove(&db, b"/copy");
     assert_eq!(live(&db), 0);
@@ -327,16 +338,17 @@ fn what_cannot_be_cloned_is_refused_and_leaves_nothing() {
     let past = other.as_of(&Moment::Seq(0));
     if let Ok(past) = past {
         assert_eq!(
-            kind(db.clone_path(Some(&past), b"/", b"/x")),
+            kind(db.files().clone_path(Some(&past), b"/", b"/x")),
             ErrorKind::InvalidInput
         );
     }
     assert_eq!(
-        kind(db.clone_path(Some(&other), b"/", b"/x")),
+        kind(db.files().clone_path(Some(&other), b"/", b"/x")),
         ErrorKind::InvalidInput
     );
     // A store that may not be written, a long transaction.
-    db.create_store("view", "readonly", None, Some("main"))
+    db.stores()
+        .create("view", "readonly", None, Some("main"))
         .unwrap();
     assert_eq!(kind(clone(&db, "/f", "/view/g")), ErrorKind::ReadOnly);
     drop(db);
@@ -349,7 +361,7 @@ fn what_cannot_be_cloned_is_refused_and_leaves_nothing() {
 /// Names and sizes.
 fn larder_tree(db: &Database) -> Vec<(String, u64)> {
     let mut found = Vec::new();
-    for (entry, attr) in db.read_dir_plus(R, None, 1000).unwrap() {
+    for (entry, attr) in db.nodes().read_dir_plus(R, None, 1000).unwrap() {
         found.push((entry.name.to_string(), attr.size_bytes));
     }
     found
@@ -369,23 +381,24 @@ fn a_full_database_has_room_for_clones() {
     clone(&db, "/a", "/b").unwrap();
     assert_eq!(live(&db), before);
     // Writing to it takes space, and is refused before anything is changed.
-    let node = db.resolve(b"/b", false).unwrap().node;
-    let file = db.open_file(node, true).unwrap();
+    let node = db.nodes().resolve(b"/b", false).unwrap().node;
+    let file = db.nodes().open(node, true).unwrap();
     assert_eq!(
         kind(file.write_at(0, &pattern(3 * MIB, 9))),
         ErrorKind::NoSpace
     );
     drop(file);
-    assert_eq!(db.get(b"/b").unwrap(), pattern(4 * MIB, 1));
+    assert_eq!(db.files().read(b"/b").unwrap(), pattern(4 * MIB, 1));
     assert_clean(&db);
 }
 
 fn fill_one(db: &Database, at: u64) -> larder::Result<()> {
     let path = format!("/fill{at}");
     let outcome = db
-        .put(path.as_bytes(), &pattern(512 << 10, at))
+        .files()
+        .write(path.as_bytes(), pattern(512 << 10, at))
         .and_then(|_| db.sync());
-    if outcome.is_err() && db.resolve(path.as_bytes(), false).is_ok() {
+    if outcome.is_err() && db.nodes().resolve(path.as_bytes(), false).is_ok() {
         remove(db, path.as_bytes());
     }
     outcome
@@ -400,8 +413,8 @@ fn ranges_are_shared_by_copies_within_the_server() {
     let to = make(&db, R, "to");
     let before = live(&db);
     let (source, target) = (
-        db.open_file(from, true).unwrap(),
-        db.open_file(to, true).unwrap(),
+        db.nodes().open(from, true).unwrap(),
+        db.nodes().open(to, true).unwrap(),
     );
     let copied = copy_range((&*source, 0), (&*target, 0), u64::MAX).unwrap();
     assert_eq!(copied, bytes.len() as u64);
@@ -421,7 +434,7 @@ fn ranges_are_shared_by_copies_within_the_server() {
         (0, 3 * MIB as u64, 4096 * 3 + 5),
     ] {
         let other = put(&db, R, &format!("o{from_offset}"), &bytes);
-        let source = db.open_file(other, false).unwrap();
+        let source = db.nodes().open(other, false).unwrap();
         let copied = copy_range((&*source, from_offset), (&*target, to_offset), len).unwrap();
         assert_eq!(copied, len);
         let (start, end) = (from_offset as usize, (from_offset + len) as usize);
@@ -450,27 +463,36 @@ fn the_past_of_both_sides_stays_readable() {
     let db = create(dir.path(), Some(256 << 20));
     put(&db, R, "a", &pattern(MIB, 1));
     clone(&db, "/a", "/b").unwrap();
-    db.create_snapshot("both").unwrap();
+    db.snapshots().create("both").unwrap();
     write(&db, "/a", 0, &pattern(MIB, 2));
     write(&db, "/b", 4096, &pattern(5000, 3));
     db.sync().unwrap();
-    db.create_snapshot("changed").unwrap();
+    db.snapshots().create("changed").unwrap();
     remove(&db, b"/b");
     db.sync().unwrap();
     clone(&db, "/a", "/c").unwrap();
     assert_clean(&db);
     let at = |moment: &str| db.as_of(&Moment::Snapshot(moment.into())).unwrap();
     let both = at("both");
-    assert!(both.get(b"/a").unwrap() == pattern(MIB, 1), "SHARE-2");
-    assert!(both.get(b"/b").unwrap() == pattern(MIB, 1), "SHARE-2");
+    assert!(
+        both.files().read(b"/a").unwrap() == pattern(MIB, 1),
+        "SHARE-2"
+    );
+    assert!(
+        both.files().read(b"/b").unwrap() == pattern(MIB, 1),
+        "SHARE-2"
+    );
     let changed = at("changed");
     let mut b = pattern(MIB, 1);
     b[4096..9096].copy_from_slice(&pattern(5000, 3));
-    assert!(changed.get(b"/b").unwrap() == b);
+    assert!(changed.files().read(b"/b").unwrap() == b);
     // A clone of what is gone: of the past, by copying.
-    let report = db.clone_path(Some(&changed), b"/b", b"/back").unwrap();
+    let report = db
+        .files()
+        .clone_path(Some(&changed), b"/b", b"/back")
+        .unwrap();
     assert_eq!(report.content_bytes, MIB as u64);
-    assert!(db.get(b"/back").unwrap() == b);
+    assert!(db.files().read(b"/back").unwrap() == b);
     assert_clean(&db);
 }
 
@@ -482,24 +504,25 @@ fn shared_content_stays_where_it_is() {
     let (a, b) = (make(&db, R, "a"), make(&db, R, "b"));
     for round in 0..40 {
         for (node, salt) in [(a, 0), (b, 1)] {
-            let file = db.open_file(node, true).unwrap();
+            let file = db.nodes().open(node, true).unwrap();
             file.write_at(round * 65536, &pattern(65536, round * 2 + salt))
                 .unwrap();
             file.sync().unwrap();
         }
     }
-    let bytes = db.get(b"/a").unwrap();
+    let bytes = db.files().read(b"/a").unwrap();
     clone(&db, "/a", "/c").unwrap();
     let before = live(&db);
     let defrag = || {
-        db.defrag(&[], &DefragOptions::default(), &mut |_| {})
+        db.maintenance()
+            .defrag(&[], &DefragOptions::default(), &mut |_| {})
             .unwrap()
     };
     defrag();
     assert_eq!(live(&db), before, "SHARE-5");
     assert_eq!(shared(&db), bytes.len() as u64);
     assert_clean(&db);
-    assert!(db.get(b"/c").unwrap() == bytes);
+    assert!(db.files().read(b"/c").unwrap() == bytes);
     // At the end of the segments it is in the way.
     remove(&db, b"/b");
     put(&db, R, "big", &pattern(60 * MIB, 3));
@@ -509,13 +532,14 @@ fn shared_content_stays_where_it_is() {
         .collect();
     db.sync().unwrap();
     let mut far = None;
-    db.layouts(&mut |node, extents| {
-        let is_far = extents.iter().all(|extent| extent.start_block > 6000);
-        if let Some(index) = lasts.iter().position(|last| *last == node && is_far) {
-            far = Some(index);
-        }
-    })
-    .unwrap();
+    db.maintenance()
+        .layouts(&mut |node, extents| {
+            let is_far = extents.iter().all(|extent| extent.start_block > 6000);
+            if let Some(index) = lasts.iter().position(|last| *last == node && is_far) {
+                far = Some(index);
+            }
+        })
+        .unwrap();
     let far = far.expect("100 MiB do not lie below 24");
     for other in (0..lasts.len()).filter(|other| *other != far) {
         remove(&db, format!("/last{other}").as_bytes());
@@ -524,24 +548,31 @@ fn shared_content_stays_where_it_is() {
     remove(&db, b"/big");
     db.sync().unwrap();
     let refused = db
+        .maintenance()
         .shrink(Some(20 << 20), false, &mut |_, _| {})
         .unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Busy, "{refused}");
     assert!(refused.to_string().contains("clones share"), "{refused}");
     // Without a size it is cut behind it.
-    let report = db.shrink(None, false, &mut |_, _| {}).unwrap();
+    let report = db
+        .maintenance()
+        .shrink(None, false, &mut |_, _| {})
+        .unwrap();
     let (before, after) = (report.segment_bytes_before, report.segment_bytes_after);
     assert!((24 << 20..before).contains(&after), "{report:?}");
     assert_eq!(report.shared_bytes, MIB as u64, "{report:?}");
-    assert!(db.get(b"/last2").unwrap() == pattern(MIB, far as u64));
+    assert!(db.files().read(b"/last2").unwrap() == pattern(MIB, far as u64));
     assert_clean(&db);
     remove(&db, b"/last2");
     db.sync().unwrap();
     remove(&db, b"/c");
     db.sync().unwrap();
-    let report = db.shrink(Some(20 << 20), false, &mut |_, _| {}).unwrap();
+    let report = db
+        .maintenance()
+        .shrink(Some(20 << 20), false, &mut |_, _| {})
+        .unwrap();
     assert!(report.segment_bytes_after <= 21 << 20, "{report:?}");
-    assert!(db.get(b"/a").unwrap() == bytes);
+    assert!(db.files().read(b"/a").unwrap() == bytes);
     assert_clean(&db);
 }
 
@@ -551,7 +582,7 @@ fn a_clone_costs_its_rows_and_nothing_else() {
     let dir = tempfile::tempdir().unwrap();
     let db = create(dir.path(), Some(1 << 30));
     mkdir(&db, "/t");
-    let root = db.resolve(b"/t", false).unwrap().node;
+    let root = db.nodes().resolve(b"/t", false).unwrap().node;
     for at in 0..20 {
         put(&db, root, &format!("f{at}"), &pattern(8 * MIB, at));
     }
@@ -577,113 +608,4 @@ fn a_clone_costs_its_rows_and_nothing_else() {
     let rows = count(&db, "SELECT count(*) FROM larder_shared");
     assert!(rows <= 60, "{rows} rows for 21 files");
     assert_clean(&db);
-}
-
-#[test]
-fn transactions_share_and_take_back() {
-    let dir = tempfile::tempdir().unwrap();
-    let db = create(dir.path(), Some(256 << 20));
-    let bytes = pattern(MIB, 1);
-    put(&db, R, "a", &bytes);
-    db.sync().unwrap();
-    clone(&db, "/a", "/warm").unwrap();
-    remove(&db, b"/warm");
-    let before = live(&db);
-    for commits in [false, true] {
-        let transaction = db.begin().unwrap();
-        let from = transaction.resolve(b"/a", false).unwrap().node;
-        let (attr, file) = transaction
-            .create_file(R, &name("b"), 0o644, OWNER, true)
-            .unwrap();
-        let source = transaction.open_file(from, false).unwrap();
-        let copied = copy_range((&*source, 0), (&*file, 0), u64::MAX).unwrap();
-        assert_eq!(copied, MIB as u64);
-        let mut found = vec![0; MIB];
-        file.read_at(0, &mut found).unwrap();
-        assert!(found == bytes);
-        let savepoint = transaction.savepoint().unwrap();
-        file.set_len(0).unwrap();
-        transaction.roll_back_to(savepoint).unwrap();
-        drop((source, file, attr));
-        match commits {
-            true => transaction.commit().unwrap(),
-            false => transaction.abort(),
-        }
-        assert_eq!(live(&db), before);
-        assert_eq!(
-            shared(&db),
-            u64::from(commits) * before,
-            "commits: {commits}"
-        );
-        assert_clean(&db);
-    }
-    assert!(db.get(b"/b").unwrap() == bytes);
-    write(&db, "/b", 0, b"x");
-    db.sync().unwrap();
-    assert!(db.get(b"/a").unwrap() == bytes);
-    assert_clean(&db);
-}
-
-#[test]
-fn long_transactions_meet_what_is_shared() {
-    let dir = tempfile::tempdir().unwrap();
-    let db = create(dir.path(), Some(256 << 20));
-    let bytes = pattern(MIB, 1);
-    for to in ["b", "c", "d"] {
-        if to == "b" {
-            put(&db, R, "a", &bytes);
-            db.sync().unwrap();
-        }
-        clone(&db, "/a", &format!("/{to}")).unwrap();
-    }
-    drop(db);
-    let path = dir.path().join("t.larder");
-    let long = begin(&path);
-    // The owner and a sharer: changed, removed; and one that the parent removes meanwhile.
-    write(long.database().unwrap(), "/a", 4096, &pattern(9000, 2));
-    write(long.database().unwrap(), "/b", 0, &pattern(300_000, 3));
-    remove(long.database().unwrap(), b"/c");
-    long.database().unwrap().sync().unwrap();
-    assert!(long.database().unwrap().get(b"/d").unwrap() == bytes);
-    let db = open(dir.path());
-    remove(&db, b"/d");
-    db.sync().unwrap();
-    clone(&db, "/a", "/e").unwrap();
-    let outcome = long.commit().unwrap();
-    assert_eq!(outcome, larder::TransactionOutcome::Committed);
-    assert_clean(&db);
-    let (mut a, mut b) = (bytes.clone(), bytes.clone());
-    a[4096..4096 + 9000].copy_from_slice(&pattern(9000, 2));
-    b[..300_000].copy_from_slice(&pattern(300_000, 3));
-    assert!(db.get(b"/a").unwrap() == a && db.get(b"/b").unwrap() == b);
-    assert!(db.get(b"/e").unwrap() == bytes);
-    for path in [&b"/a"[..], b"/b", b"/e"] {
-        remove(&db, path);
-        db.sync().unwrap();
-        assert_clean(&db);
-    }
-    assert_eq!(live(&db), 0);
-}
-
-#[test]
-fn another_session_learns_of_what_is_shared() {
-    let dir = tempfile::tempdir().unwrap();
-    let db = create(dir.path(), Some(256 << 20));
-    put(&db, R, "a", &pattern(MIB, 1));
-    db.sync().unwrap();
-    let other = open(dir.path());
-    // It has had the writer lock, and knows the free set, before anything is shared.
-    write(&other, "/a", 0, b"y");
-    other.sync().unwrap();
-    let bytes = other.get(b"/a").unwrap();
-    clone(&db, "/a", "/b").unwrap();
-    write(&other, "/a", 8192, b"z");
-    other.sync().unwrap();
-    assert!(db.get(b"/b").unwrap() == bytes, "SHARE-4");
-    assert_clean(&other);
-    remove(&other, b"/a");
-    other.sync().unwrap();
-    assert!(db.get(b"/b").unwrap() == bytes, "SHARE-6");
-    assert_clean(&db);
-    assert_clean(&other);
 }

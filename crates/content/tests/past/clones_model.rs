@@ -40,22 +40,26 @@ fn above(path: &str) -> &str {
 }
 
 fn place(database: &Database, path: &str) -> (NodeId, Name) {
-    database.resolve_parent(path.as_bytes()).unwrap()
+    database.nodes().resolve_parent(path.as_bytes()).unwrap()
 }
 
 fn open(database: &Database, path: &str) -> Box<dyn FileHandle> {
-    let node = database.resolve(path.as_bytes(), false).unwrap().node;
-    database.open_file(node, true).unwrap()
+    let node = database
+        .nodes()
+        .resolve(path.as_bytes(), false)
+        .unwrap()
+        .node;
+    database.nodes().open(node, true).unwrap()
 }
 
 fn walk(database: &Database, node: NodeId, at: &str, found: &mut Model) {
-    for (entry, attr) in database.read_dir_plus(node, None, 1000).unwrap() {
+    for (entry, attr) in database.nodes().read_dir_plus(node, None, 1000).unwrap() {
         let path = format!("{at}/{}", entry.name);
         if attr.kind == FileKind::Directory {
             found.insert(path.clone(), None);
             walk(database, attr.node, &path, found);
         } else {
-            let bytes = database.get(path.as_bytes());
+            let bytes = database.files().read(path.as_bytes());
             found.insert(path, Some(bytes.unwrap()));
         }
     }
@@ -169,6 +173,7 @@ impl Run {
                     false => NewNode::Directory,
                 };
                 database
+                    .nodes()
                     .create_node(parent, &name, new, 0o644, OWNER)
                     .unwrap();
                 self.model.insert(path.clone(), is_file.then(Vec::new));
@@ -226,7 +231,9 @@ impl Run {
                 };
                 let to = self.free_name();
                 let lies_in = to.starts_with(&format!("{path}/")) && self.model[&path].is_none();
-                let outcome = database.clone_path(None, path.as_bytes(), to.as_bytes());
+                let outcome = database
+                    .files()
+                    .clone_path(None, path.as_bytes(), to.as_bytes());
                 if lies_in {
                     assert_eq!(kind(outcome), ErrorKind::InvalidInput, "CLONE-1");
                     return;
@@ -290,6 +297,7 @@ impl Run {
                 let ((parent, name), (new_parent, new_name)) =
                     (place(&database, &from), place(&database, &to));
                 database
+                    .nodes()
                     .rename(parent, &name, new_parent, &new_name, RenameMode::Replace)
                     .unwrap();
                 let below = format!("{from}/");
@@ -309,13 +317,14 @@ impl Run {
             83..92 => self.note_state(),
             92..94 => {
                 database
+                    .maintenance()
                     .defrag(&[], &DefragOptions::default(), &mut |_| {})
                     .unwrap();
                 self.count("defrag");
             }
             94..95 => {
                 for _ in 0..4 {
-                    database.compact_step().unwrap();
+                    database.maintenance().compact_step().unwrap();
                 }
                 self.count("compact");
             }
@@ -348,8 +357,8 @@ impl Run {
         for path in inner.iter().rev() {
             let (parent, name) = place(&database, path);
             match self.model.remove(path).unwrap() {
-                Some(_) => database.unlink(parent, &name).unwrap(),
-                None => database.remove_dir(parent, &name).unwrap(),
+                Some(_) => database.nodes().unlink(parent, &name).unwrap(),
+                None => database.nodes().remove_dir(parent, &name).unwrap(),
             }
         }
     }
@@ -402,14 +411,14 @@ impl Run {
             self.seed,
             explain(&self.model, &found)
         );
-        let report = database.check(true, &mut |_, _| {}).unwrap();
+        let report = database.maintenance().check(true, &mut |_, _| {}).unwrap();
         assert_eq!(
             report.findings,
             Vec::<String>::new(),
             "seed {}, step {step}",
             self.seed
         );
-        if database.stats().unwrap().shared_bytes > 0 {
+        if database.maintenance().stats().unwrap().shared_bytes > 0 {
             self.count("shared");
         }
         if rows_of_shared_pages(&database) > 1 {
@@ -484,11 +493,15 @@ fn run(seed: u64, steps: u32, mib: u64) -> BTreeMap<&'static str, u32> {
     database.sync().unwrap();
     run.look(steps + 1);
     assert_eq!(
-        database.space().unwrap().live_bytes,
+        database.maintenance().space().unwrap().live_bytes,
         0,
         "seed {seed}: SHARE-2"
     );
-    assert_eq!(database.stats().unwrap().shared_bytes, 0, "seed {seed}");
+    assert_eq!(
+        database.maintenance().stats().unwrap().shared_bytes,
+        0,
+        "seed {seed}"
+    );
     let rows = rows_of_shared_pages(&database);
     assert_eq!(rows, 0, "seed {seed}: SHARE-7");
     assert_clean(&database);

@@ -7,7 +7,7 @@ use crate::common::replay;
 use crate::common::workspace::{begin, conflicts, mkdir, remove, sql};
 use crate::common::{assert_clean, create, create_without_history, open, pattern, put};
 use larder::{
-    CreateOptions, Database, DefragOptions, Moment, NodeId, OpenOptions, PruneCut, SharedPages,
+    CreateOptions, Database, DatabaseOptions, DefragOptions, Moment, NodeId, PruneCut, SharedPages,
     SqlValue, VerifyOptions, copy_range,
 };
 use larder_object::EngineOptions;
@@ -19,7 +19,7 @@ const MIB: usize = 1 << 20;
 const KIB: usize = 1 << 10;
 
 fn clone(db: &Database, from: &str, to: &str) {
-    let report = db.clone_path(None, from.as_bytes(), to.as_bytes());
+    let report = db.files().clone_path(None, from.as_bytes(), to.as_bytes());
     assert_eq!(report.unwrap().copied_bytes, 0);
 }
 
@@ -41,8 +41,8 @@ fn pages(db: &Database) -> (i64, i64) {
 }
 
 fn write(db: &Database, path: &str, offset: usize, bytes: &[u8]) {
-    let node = db.resolve(path.as_bytes(), false).unwrap().node;
-    let file = db.open_file(node, true).unwrap();
+    let node = db.nodes().resolve(path.as_bytes(), false).unwrap().node;
+    let file = db.nodes().open(node, true).unwrap();
     file.write_at(offset as u64, bytes).unwrap();
 }
 
@@ -65,12 +65,12 @@ fn catalog_bytes(db: &Database) -> i64 {
 /// The retention horizon passes all that has happened.
 fn forget(db: &Database) {
     db.sync().unwrap();
-    db.prune(PruneCut::All, None, false).unwrap();
+    db.history().prune(PruneCut::All, None, false).unwrap();
     put(db, R, "passes", b"x");
     db.sync().unwrap();
     remove(db, b"/passes");
     db.sync().unwrap();
-    db.prune(PruneCut::All, None, false).unwrap();
+    db.history().prune(PruneCut::All, None, false).unwrap();
     db.sync().unwrap();
 }
 
@@ -98,12 +98,16 @@ fn a_page_of_a_clone_is_a_reference_until_it_is_changed() {
     write_both(&db, "/a", &mut a, 9 * MIB + 1, &pattern(5000, 3));
     assert_eq!(pages(&db), (3, 7));
     for (path, model) in [("/a", &a), ("/b", &b), ("/c", &bytes)] {
-        assert!(db.get(path.as_bytes()).unwrap() == *model, "{path}");
+        assert!(
+            db.files().read(path.as_bytes()).unwrap() == *model,
+            "{path}"
+        );
     }
     assert_clean(&db);
     // The end is cut off; then all of it goes.
-    let node = db.resolve(b"/c", false).unwrap().node;
-    db.open_file(node, true)
+    let node = db.nodes().resolve(b"/c", false).unwrap().node;
+    db.nodes()
+        .open(node, true)
         .unwrap()
         .set_len(9 * MIB as u64)
         .unwrap();
@@ -112,7 +116,10 @@ fn a_page_of_a_clone_is_a_reference_until_it_is_changed() {
     drop(db);
     let db = open(dir.path());
     for (path, model) in [("/a", &a[..]), ("/b", &b), ("/c", &bytes[..9 * MIB])] {
-        assert!(db.get(path.as_bytes()).unwrap() == *model, "{path}");
+        assert!(
+            db.files().read(path.as_bytes()).unwrap() == *model,
+            "{path}"
+        );
         remove(&db, path.as_bytes());
         db.sync().unwrap();
         assert_clean(&db);
@@ -134,22 +141,23 @@ fn the_past_of_shared_pages_is_kept_as_long_as_it_can_be_read() {
     let mut model = pattern(9 * MIB, 1);
     put(&db, R, "a", &model);
     db.sync().unwrap();
-    db.create_snapshot("s0").unwrap();
+    db.snapshots().create("s0").unwrap();
     clone(&db, "/a", "/b");
     db.sync().unwrap();
     let mut states = vec![("s0", model.clone())];
     for (round, name) in ["s1", "s2", "s3"].into_iter().enumerate() {
-        db.create_snapshot(name).unwrap();
+        db.snapshots().create(name).unwrap();
         states.push((name, model.clone()));
         // Whole pages, so that the past is in the history; blocks are overwritten, moved, written
         // elsewhere.
         let bytes = pattern([200, 3 * MIB, 300 * KIB][round], 10 + round as u64);
         write_both(&db, "/a", &mut model, (2 * round + 1) * MIB, &bytes);
         db.sync().unwrap();
-        db.defrag(&[], &DefragOptions::default(), &mut |_| {})
+        db.maintenance()
+            .defrag(&[], &DefragOptions::default(), &mut |_| {})
             .unwrap();
         if round == 0 {
-            db.seal_snapshot("s1", None).unwrap();
+            db.snapshots().seal("s1", None).unwrap();
         }
         assert_clean(&db);
     }
@@ -160,18 +168,25 @@ fn the_past_of_shared_pages_is_kept_as_long_as_it_can_be_read() {
         1,
         "the second page of the first file is as it was"
     );
-    db.seal_snapshot("s3", None).unwrap();
+    db.snapshots().seal("s3", None).unwrap();
     for (name, then) in &states {
         let past = db.as_of(&Moment::Snapshot((*name).into())).unwrap();
-        assert!(past.get(b"/a").unwrap() == *then, "{name}: HISTORY-3");
+        assert!(
+            past.files().read(b"/a").unwrap() == *then,
+            "{name}: HISTORY-3"
+        );
         if *name != "s0" {
-            assert!(past.get(b"/b").unwrap() == states[0].1, "{name}: HISTORY-3");
+            assert!(
+                past.files().read(b"/b").unwrap() == states[0].1,
+                "{name}: HISTORY-3"
+            );
         }
         past.close().unwrap();
     }
     // The rows of the history are sealed by the pages that they stand for (SEAL-2).
     let is_sealed = |db: &Database| {
-        db.verify_seals(&VerifyOptions::default())
+        db.snapshots()
+            .verify(&VerifyOptions::default())
             .unwrap()
             .is_clean()
     };
@@ -179,7 +194,7 @@ fn the_past_of_shared_pages_is_kept_as_long_as_it_can_be_read() {
     let held = pages(&db).0;
     for (name, _) in &states {
         assert_eq!(pages(&db).0, held, "{name} holds them");
-        db.destroy_snapshot(name).unwrap();
+        db.snapshots().destroy(name).unwrap();
         assert_clean(&db);
     }
     forget(&db);
@@ -188,7 +203,7 @@ fn the_past_of_shared_pages_is_kept_as_long_as_it_can_be_read() {
         (1, 1),
         "SHARE-7: the other page went with the history"
     );
-    assert!(db.get(b"/a").unwrap() == model);
+    assert!(db.files().read(b"/a").unwrap() == model);
     assert_clean(&db);
 }
 
@@ -197,14 +212,14 @@ fn the_past_of_shared_pages_is_kept_as_long_as_it_can_be_read() {
 fn what_shared_pages_take_is_told() {
     let dir = tempfile::tempdir().unwrap();
     let db = create(dir.path(), Some(256 << 20));
-    assert_eq!(db.stats().unwrap().map_page_bytes, 0);
+    assert_eq!(db.maintenance().stats().unwrap().map_page_bytes, 0);
     put(&db, R, "a", &pattern(20 * MIB, 1));
     db.sync().unwrap();
     clone(&db, "/a", "/b");
     assert_eq!(pages(&db), (3, 6));
     let bytes = number(&db, "SELECT sum(length(bytes)) FROM larder_map_page") as u64;
-    assert_eq!(db.stats().unwrap().map_page_bytes, bytes);
-    assert_eq!(db.history().unwrap().pages, SharedPages::default());
+    assert_eq!(db.maintenance().stats().unwrap().map_page_bytes, bytes);
+    assert_eq!(db.history().report().unwrap().pages, SharedPages::default());
     for path in ["/a", "/b"] {
         remove(&db, path.as_bytes());
     }
@@ -213,13 +228,13 @@ fn what_shared_pages_take_is_told() {
         page_count: 3,
         bytes,
     };
-    assert_eq!(db.history().unwrap().pages, all, "SHARE-7");
+    assert_eq!(db.history().report().unwrap().pages, all, "SHARE-7");
     for is_dry in [true, false] {
-        let pruned = db.prune(PruneCut::All, None, is_dry).unwrap();
+        let pruned = db.history().prune(PruneCut::All, None, is_dry).unwrap();
         assert_eq!(pruned.report.freed_pages, all, "SHARE-7");
     }
     assert_eq!(pages(&db), (0, 0), "SHARE-7");
-    assert_eq!(db.stats().unwrap().map_page_bytes, 0);
+    assert_eq!(db.maintenance().stats().unwrap().map_page_bytes, 0);
     assert_clean(&db);
 }
 
@@ -227,22 +242,22 @@ fn what_shared_pages_take_is_told() {
 fn stores_share_pages_and_go_one_by_one() {
     let dir = tempfile::tempdir().unwrap();
     let db = create_without_history(dir.path(), Some(256 << 20));
-    db.create_store("one", "files", None, None).unwrap();
+    db.stores().create("one", "files", None, None).unwrap();
     let bytes = pattern(9 * MIB, 1);
-    let root = db.resolve(b"/one", false).unwrap().node;
+    let root = db.nodes().resolve(b"/one", false).unwrap().node;
     put(&db, root, "a", &bytes);
     clone(&db, "/one", "/two");
     clone(&db, "/two", "/three");
     assert_eq!(pages(&db), (2, 6));
     assert_clean(&db);
-    db.destroy_store("one").unwrap();
+    db.stores().destroy("one").unwrap();
     assert_eq!(pages(&db), (2, 4), "SHARE-7");
     assert_clean(&db);
-    assert!(db.get(b"/two/a").unwrap() == bytes);
-    db.destroy_store("three").unwrap();
+    assert!(db.files().read(b"/two/a").unwrap() == bytes);
+    db.stores().destroy("three").unwrap();
     assert_eq!(pages(&db).1, 2);
-    assert!(db.get(b"/two/a").unwrap() == bytes);
-    db.destroy_store("two").unwrap();
+    assert!(db.files().read(b"/two/a").unwrap() == bytes);
+    db.stores().destroy("two").unwrap();
     assert_eq!(pages(&db).1, 0);
     assert_clean(&db);
 }
@@ -256,12 +271,12 @@ fn copies_of_ranges_share_pages_that_are_the_same() {
     put(&db, R, "b", &b);
     db.sync().unwrap();
     let (from, to) = (
-        db.resolve(b"/a", false).unwrap().node,
-        db.resolve(b"/b", false).unwrap().node,
+        db.nodes().resolve(b"/a", false).unwrap().node,
+        db.nodes().resolve(b"/b", false).unwrap().node,
     );
     let (from, to) = (
-        db.open_file(from, false).unwrap(),
-        db.open_file(to, true).unwrap(),
+        db.nodes().open(from, false).unwrap(),
+        db.nodes().open(to, true).unwrap(),
     );
     let mut copy = |from_mib: usize, to_mib: usize, mib: usize| {
         let (start, end) = ((from_mib * MIB) as u64, (to_mib * MIB) as u64);
@@ -272,7 +287,7 @@ fn copies_of_ranges_share_pages_that_are_the_same() {
         }
         let part = a[from_mib * MIB..(from_mib + mib) * MIB].to_vec();
         b[to_mib * MIB..(to_mib + mib) * MIB].copy_from_slice(&part);
-        assert!(db.get(b"/b").unwrap() == b);
+        assert!(db.files().read(b"/b").unwrap() == b);
         pages(&db)
     };
     assert_eq!(copy(0, 8, 8), (1, 2), "another page of the file");
@@ -304,8 +319,8 @@ fn long_transactions_see_and_merge_pages() {
     put(inside, R, "new", &pattern(3 * MIB, 5));
     remove(inside, b"/gone");
     inside.sync().unwrap();
-    assert!(inside.get(b"/before").unwrap() == before);
-    assert!(inside.get(b"/shared").unwrap() == shared);
+    assert!(inside.files().read(b"/before").unwrap() == before);
+    assert!(inside.files().read(b"/shared").unwrap() == shared);
     // Meanwhile the parent makes references of pages, and lets the pages go that the workspace
     // began with.
     let db = open(dir.path());
@@ -315,7 +330,7 @@ fn long_transactions_see_and_merge_pages() {
     remove(&db, b"/again");
     forget(&db);
     assert_clean(&db);
-    assert!(inside.get(b"/before").unwrap() == before);
+    assert!(inside.files().read(b"/before").unwrap() == before);
     let outcome = long.commit().unwrap();
     assert_eq!(conflicts(outcome), Vec::<String>::new());
     for (path, model) in [
@@ -325,9 +340,12 @@ fn long_transactions_see_and_merge_pages() {
         ("/y", &bytes),
         ("/new", &pattern(3 * MIB, 5)),
     ] {
-        assert!(db.get(path.as_bytes()).unwrap() == *model, "{path}");
+        assert!(
+            db.files().read(path.as_bytes()).unwrap() == *model,
+            "{path}"
+        );
     }
-    assert!(db.resolve(b"/gone", false).is_err());
+    assert!(db.nodes().resolve(b"/gone", false).is_err());
     assert_clean(&db);
     for path in [&b"/before"[..], b"/shared", b"/x", b"/y", b"/new"] {
         remove(&db, path);
@@ -358,7 +376,7 @@ fn a_conflict_leaves_the_counts_as_they_were() {
     let outcome = long.commit().unwrap();
     assert_eq!(conflicts(outcome).len(), 1);
     assert_eq!(pages(&db), before);
-    assert!(db.get(b"/b").unwrap() == bytes);
+    assert!(db.files().read(b"/b").unwrap() == bytes);
     assert_clean(&db);
 }
 
@@ -367,17 +385,17 @@ fn an_aborted_transaction_shares_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let db = create(dir.path(), Some(256 << 20));
     mkdir(&db, "/t");
-    let root = db.resolve(b"/t", false).unwrap().node;
+    let root = db.nodes().resolve(b"/t", false).unwrap().node;
     put(&db, root, "a", &pattern(9 * MIB, 1));
     db.sync().unwrap();
     for commits in [false, true] {
-        let transaction = db.begin().unwrap();
-        let from = transaction.resolve(b"/t/a", false).unwrap().node;
+        let transaction = db.transactions().begin().unwrap();
+        let from = transaction.nodes().resolve(b"/t/a", false).unwrap().node;
         let copy = |name: &str| {
             let to = put(&transaction, R, name, b"");
             let (source, target) = (
-                transaction.open_file(from, false).unwrap(),
-                transaction.open_file(to, true).unwrap(),
+                transaction.nodes().open(from, false).unwrap(),
+                transaction.nodes().open(to, true).unwrap(),
             );
             copy_range((&*source, 0), (&*target, 0), u64::MAX).unwrap();
         };
@@ -393,7 +411,7 @@ fn an_aborted_transaction_shares_nothing() {
         assert_eq!(pages(&db).1, if commits { 6 } else { 0 }, "SHARE-7");
         assert_clean(&db);
     }
-    assert!(db.get(b"/b").unwrap() == db.get(b"/d").unwrap());
+    assert!(db.files().read(b"/b").unwrap() == db.files().read(b"/d").unwrap());
 }
 
 // ---- crashes
@@ -418,33 +436,37 @@ fn mark(number: u64) -> Vec<u8> {
 /// Each a transaction: the clone goes, the origin is written anew now and then, a new clone, some
 /// bytes in it.
 fn step(db: &Database, number: u64) -> larder::Result<()> {
-    db.transaction(|txn| {
+    db.transactions().run(|txn| {
         if number > 1 {
-            let (parent, name) = txn.resolve_parent(b"/b")?;
-            txn.unlink(parent, &name)?;
+            let (parent, name) = txn.nodes().resolve_parent(b"/b")?;
+            txn.nodes().unlink(parent, &name)?;
         }
         if number == 1 || number.is_multiple_of(4) {
-            txn.put(b"/a", &expected(number)[0])?;
+            txn.files().write(b"/a", &expected(number)[0])?;
         }
-        txn.put(b"/number", number.to_string().as_bytes()).map(drop)
+        txn.files()
+            .write(b"/number", number.to_string().as_bytes())
+            .map(drop)
     })?;
     // Not in the transaction, which makes redo rows of what it has put.
-    db.clone_path(None, b"/a", b"/c")?;
-    db.transaction(|txn| {
-        let from = txn.resolve_parent(b"/c")?;
-        let to = txn.resolve_parent(b"/b")?;
-        txn.rename(from.0, &from.1, to.0, &to.1, larder::RenameMode::Replace)?;
-        let node = txn.resolve(b"/b", false)?.node;
-        txn.open_file(node, true)?
+    db.files().clone_path(None, b"/a", b"/c")?;
+    db.transactions().run(|txn| {
+        let from = txn.nodes().resolve_parent(b"/c")?;
+        let to = txn.nodes().resolve_parent(b"/b")?;
+        txn.nodes()
+            .rename(from.0, &from.1, to.0, &to.1, larder::RenameMode::Replace)?;
+        let node = txn.nodes().resolve(b"/b", false)?.node;
+        txn.nodes()
+            .open(node, true)?
             .write_at(5000, &mark(number))
             .map(drop)
     })
 }
 
-fn options(engine: EngineOptions) -> OpenOptions {
-    OpenOptions {
+fn options(engine: EngineOptions) -> DatabaseOptions {
+    DatabaseOptions {
         engine,
-        ..OpenOptions::default()
+        ..DatabaseOptions::default()
     }
 }
 
@@ -485,7 +507,7 @@ fn record() -> (Recording, usize) {
 fn find_fault(state: &CrashState) -> Option<String> {
     replay::find_fault(state, |db, acked| {
         assert_clean(db);
-        let get = |path: &str| db.get(path.as_bytes()).ok();
+        let get = |path: &str| db.files().read(path.as_bytes()).ok();
         let number = get("/number").map_or(0, |text| {
             String::from_utf8(text).unwrap().parse::<u64>().unwrap()
         });

@@ -8,7 +8,7 @@ use crate::common::moments::{Clock, HOUR};
 use crate::common::workspace::{mkdir, remove, rmdir};
 use crate::common::{assert_clean, kind, pattern, put};
 use larder::{
-    CreateOptions, Database, DefragOptions, ErrorKind, Moment, NodeId, OpenOptions, PruneCut,
+    CreateOptions, Database, DatabaseOptions, DefragOptions, ErrorKind, Moment, NodeId, PruneCut,
     RestoreOptions, RestoreReport, copy_range,
 };
 use larder_object::EngineOptions;
@@ -25,12 +25,12 @@ fn at(db: &Database, name: &str) -> Database {
 
 fn snapshot(db: &Database, name: &str) {
     db.sync().unwrap();
-    db.create_snapshot(name).unwrap();
+    db.snapshots().create(name).unwrap();
 }
 
 fn write(db: &Database, path: &str, offset: usize, bytes: &[u8]) {
-    let node = db.resolve(path.as_bytes(), false).unwrap().node;
-    let file = db.open_file(node, true).unwrap();
+    let node = db.nodes().resolve(path.as_bytes(), false).unwrap().node;
+    let file = db.nodes().open(node, true).unwrap();
     file.write_at(offset as u64, bytes).unwrap();
 }
 
@@ -43,7 +43,9 @@ fn write_both(db: &Database, path: &str, model: &mut Vec<u8>, offset: usize, byt
 
 fn restore(db: &Database, name: &str, path: &str) -> RestoreReport {
     let past = at(db, name);
-    let report = db.restore(&past, Some(path.as_bytes()), &RestoreOptions::default());
+    let report = db
+        .history()
+        .restore(&past, Some(path.as_bytes()), &RestoreOptions::default());
     past.close().unwrap();
     report.unwrap()
 }
@@ -51,32 +53,33 @@ fn restore(db: &Database, name: &str, path: &str) -> RestoreReport {
 /// Bytes that are not free.
 fn used(db: &Database) -> u64 {
     db.sync().unwrap();
-    let space = db.space().unwrap();
+    let space = db.maintenance().space().unwrap();
     space.live_bytes + space.retired_bytes
 }
 
 fn live(db: &Database) -> u64 {
     db.sync().unwrap();
-    db.space().unwrap().live_bytes
+    db.maintenance().space().unwrap().live_bytes
 }
 
 /// All history goes that no snapshot keeps.
 fn prune(db: &Database) {
     db.sync().unwrap();
-    db.prune(PruneCut::All, None, false).unwrap();
+    db.history().prune(PruneCut::All, None, false).unwrap();
     assert_clean(db);
 }
 
 /// Redo rows are written in place.
 fn apply(db: &Database) {
-    db.defrag(&[], &DefragOptions::default(), &mut |_| {})
+    db.maintenance()
+        .defrag(&[], &DefragOptions::default(), &mut |_| {})
         .unwrap();
 }
 
-fn options(engine: EngineOptions) -> OpenOptions {
-    OpenOptions {
+fn options(engine: EngineOptions) -> DatabaseOptions {
+    DatabaseOptions {
         engine,
-        ..OpenOptions::default()
+        ..DatabaseOptions::default()
     }
 }
 
@@ -106,7 +109,9 @@ fn a_deleted_tree_comes_back_without_its_bytes() {
         _ => format!("/t/u/{number}"),
     };
     for number in 0..64 {
-        db.put(name(number).as_bytes(), &file(number)).unwrap();
+        db.files()
+            .write(name(number).as_bytes(), file(number))
+            .unwrap();
     }
     snapshot(&db, "s");
     for number in 0..64 {
@@ -124,23 +129,23 @@ fn a_deleted_tree_comes_back_without_its_bytes() {
     assert_eq!(used(&db), before, "it takes no space");
     assert_eq!(live(&db), before);
     for number in 0..64 {
-        assert!(db.get(name(number).as_bytes()).unwrap() == file(number));
+        assert!(db.files().read(name(number).as_bytes()).unwrap() == file(number));
     }
     assert_clean(&db);
     // The history goes, the files stay; what a prune frees is what it says.
-    db.destroy_snapshot("s").unwrap();
+    db.snapshots().destroy("s").unwrap();
     prune(&db);
     assert_eq!(used(&db), before);
     remove(&db, name(0).as_bytes());
     db.sync().unwrap();
-    let freed = db.prune(PruneCut::All, None, true).unwrap();
+    let freed = db.history().prune(PruneCut::All, None, true).unwrap();
     let freed = freed.report.freed;
     let bytes: u64 = freed.iter().map(|store| store.bytes).sum();
     assert_eq!(bytes, MIB as u64);
     prune(&db);
     assert_eq!(used(&db), before - bytes);
     for number in 1..64 {
-        assert!(db.get(name(number).as_bytes()).unwrap() == file(number));
+        assert!(db.files().read(name(number).as_bytes()).unwrap() == file(number));
     }
     db.close().unwrap();
     let recording = recorder.finish();
@@ -183,7 +188,7 @@ fn a_clone_of_a_snapshot_shares_what_lives_and_what_is_gone() {
     assert_clean(&db);
     let before = used(&db);
     let past = at(&db, "s");
-    let report = db.clone_path(Some(&past), b"/a", b"/b").unwrap();
+    let report = db.files().clone_path(Some(&past), b"/a", b"/b").unwrap();
     assert_eq!(report.content_bytes, then.len() as u64);
     assert_eq!(
         report.copied_bytes, 0,
@@ -191,7 +196,7 @@ fn a_clone_of_a_snapshot_shares_what_lives_and_what_is_gone() {
     );
     // What waited was written in place before, behind a copy.
     assert!(used(&db) - before <= 4096, "{}", used(&db) - before);
-    assert!(db.get(b"/b").unwrap() == then);
+    assert!(db.files().read(b"/b").unwrap() == then);
     assert_clean(&db);
     // Neither side sees the other, nor does the past.
     let mut b = then.clone();
@@ -213,14 +218,14 @@ fn a_clone_of_a_snapshot_shares_what_lives_and_what_is_gone() {
         );
         db.sync().unwrap();
         apply(&db);
-        assert!(db.get(b"/a").unwrap() == now && db.get(b"/b").unwrap() == b);
-        assert!(past.get(b"/a").unwrap() == then, "HISTORY-3");
+        assert!(db.files().read(b"/a").unwrap() == now && db.files().read(b"/b").unwrap() == b);
+        assert!(past.files().read(b"/a").unwrap() == then, "HISTORY-3");
         assert_clean(&db);
     }
     past.close().unwrap();
-    db.destroy_snapshot("s").unwrap();
+    db.snapshots().destroy("s").unwrap();
     prune(&db);
-    assert!(db.get(b"/a").unwrap() == now && db.get(b"/b").unwrap() == b);
+    assert!(db.files().read(b"/a").unwrap() == now && db.files().read(b"/b").unwrap() == b);
 }
 
 #[test]
@@ -241,7 +246,7 @@ fn what_lay_in_redo_rows_is_copied() {
     db.sync().unwrap();
     let report = restore(&db, "s", "/a");
     assert!(report.copied_bytes > 0 && report.copied_bytes <= 16 << 10);
-    assert!(db.get(b"/a").unwrap() == then);
+    assert!(db.files().read(b"/a").unwrap() == then);
     assert_clean(&db);
 }
 
@@ -259,7 +264,7 @@ fn every_past_stays_what_it_was() {
         states.push((name, model.cloned()));
         for (name, model) in &states {
             let past = at(db, name);
-            assert!(past.get(b"/a").ok() == *model, "{name}: HISTORY-3");
+            assert!(past.files().read(b"/a").ok() == *model, "{name}: HISTORY-3");
             past.close().unwrap();
         }
         assert_clean(db);
@@ -275,10 +280,10 @@ fn every_past_stays_what_it_was() {
         model = pattern(2 * MIB, 1);
         if from == "s2" {
             let past = at(&db, "s2");
-            model = past.get(b"/a").unwrap();
+            model = past.files().read(b"/a").unwrap();
             past.close().unwrap();
         }
-        assert!(db.get(b"/a").unwrap() == model);
+        assert!(db.files().read(b"/a").unwrap() == model);
         // In place, and moved.
         for at in 0..6 {
             let bytes = pattern(200, 10 * round + at);
@@ -289,22 +294,22 @@ fn every_past_stays_what_it_was() {
         note(&db, Some(&model));
         write_both(&db, "/a", &mut model, 700_000, &pattern(300_000, round));
         for _ in 0..3 {
-            db.compact_step().unwrap();
+            db.maintenance().compact_step().unwrap();
         }
         note(&db, Some(&model));
     }
     // The oldest go first: of what is left nothing is lost.
     let names: Vec<String> = states.iter().map(|(name, _)| name.clone()).collect();
     for (gone, name) in names.iter().enumerate() {
-        db.destroy_snapshot(name).unwrap();
+        db.snapshots().destroy(name).unwrap();
         prune(&db);
         for (name, model) in &states[gone + 1..] {
             let past = at(&db, name);
-            assert!(past.get(b"/a").ok() == *model, "{name}: HISTORY-3");
+            assert!(past.files().read(b"/a").ok() == *model, "{name}: HISTORY-3");
             past.close().unwrap();
         }
     }
-    assert!(db.get(b"/a").unwrap() == model);
+    assert!(db.files().read(b"/a").unwrap() == model);
     remove(&db, b"/a");
     db.sync().unwrap();
     prune(&db);
@@ -325,8 +330,8 @@ fn a_changed_file_gets_its_blocks_back() {
     assert_eq!(report.content_bytes, then.len() as u64);
     assert_eq!(report.copied_bytes, 0);
     assert_eq!(used(&db), before);
-    assert_eq!(db.resolve(b"/a", false).unwrap().node, node);
-    assert!(db.get(b"/a").unwrap() == then);
+    assert_eq!(db.nodes().resolve(b"/a", false).unwrap().node, node);
+    assert!(db.files().read(b"/a").unwrap() == then);
     assert_clean(&db);
     // What was undone is history.
     write(&db, "/a", 100, &pattern(10, 3));
@@ -334,24 +339,24 @@ fn a_changed_file_gets_its_blocks_back() {
     apply(&db);
     assert_clean(&db);
     let past = at(&db, "s");
-    assert!(past.get(b"/a").unwrap() == then);
+    assert!(past.files().read(b"/a").unwrap() == then);
     // Ranges of it, in a session and in a transaction that is given up.
-    let from = past.resolve(b"/a", false).unwrap().node;
-    let from = past.open_file(from, false).unwrap();
+    let from = past.nodes().resolve(b"/a", false).unwrap().node;
+    let from = past.nodes().open(from, false).unwrap();
     let to = put(&db, R, "part", b"");
     db.sync().unwrap();
     let before = used(&db);
-    let to = db.open_file(to, true).unwrap();
+    let to = db.nodes().open(to, true).unwrap();
     let len = copy_range((&*from, 4096), (&*to, 0), 2 * MIB as u64).unwrap();
     assert_eq!(len, 2 * MIB as u64);
     assert_eq!(used(&db), before);
-    assert!(db.get(b"/part").unwrap() == then[4096..4096 + 2 * MIB]);
-    let transaction = db.begin().unwrap();
+    assert!(db.files().read(b"/part").unwrap() == then[4096..4096 + 2 * MIB]);
+    let transaction = db.transactions().begin().unwrap();
     let made = put(&transaction, R, "none", b"");
-    let to = transaction.open_file(made, true).unwrap();
+    let to = transaction.nodes().open(made, true).unwrap();
     let len = copy_range((&*from, 0), (&*to, 0), 1 << 30).unwrap();
     assert_eq!(len, then.len() as u64);
-    assert!(transaction.get(b"/none").unwrap() == then);
+    assert!(transaction.files().read(b"/none").unwrap() == then);
     drop(to);
     transaction.abort();
     assert_eq!(used(&db), before);
@@ -364,40 +369,51 @@ fn stores_keep_what_others_took_back() {
     let clock = Clock::new();
     let db = clock.create(dir.path(), 128, HOUR);
     for store in ["one", "two"] {
-        db.create_store(store, "files", None, None).unwrap();
+        db.stores().create(store, "files", None, None).unwrap();
     }
     let bytes = pattern(MIB, 1);
-    db.put(b"/one/a", &bytes).unwrap();
-    db.put(b"/one/b", &pattern(MIB, 2)).unwrap();
+    db.files().write(b"/one/a", &bytes).unwrap();
+    db.files().write(b"/one/b", pattern(MIB, 2)).unwrap();
     snapshot(&db, "s");
     remove(&db, b"/one/a");
     remove(&db, b"/one/b");
     db.sync().unwrap();
     let past = at(&db, "s");
-    let report = db.clone_path(Some(&past), b"/one/a", b"/two/a").unwrap();
+    let report = db
+        .files()
+        .clone_path(Some(&past), b"/one/a", b"/two/a")
+        .unwrap();
     assert_eq!(report.copied_bytes, 0);
-    let report = db.clone_path(Some(&past), b"/one", b"/three").unwrap();
+    let report = db
+        .files()
+        .clone_path(Some(&past), b"/one", b"/three")
+        .unwrap();
     assert!(report.is_store && report.copied_bytes == 0, "{report:?}");
     assert_clean(&db);
     past.close().unwrap();
     // The one that has it now forgets at once, the one that had it does not (`HISTORY-8`).
     remove(&db, b"/two/a");
-    db.destroy_store("three").unwrap();
+    db.stores().destroy("three").unwrap();
     db.sync().unwrap();
     clock.pass(HOUR / 60);
-    db.prune_store("two", PruneCut::All, false).unwrap();
-    db.put(b"/two/new", &pattern(30 * MIB, 3)).unwrap();
+    db.history()
+        .prune_store("two", PruneCut::All, false)
+        .unwrap();
+    db.files().write(b"/two/new", pattern(30 * MIB, 3)).unwrap();
     db.sync().unwrap();
     assert_clean(&db);
     let past = at(&db, "s");
-    assert!(past.get(b"/one/a").unwrap() == bytes, "HISTORY-8");
-    let report = db.clone_path(Some(&past), b"/one/b", b"/two/b").unwrap();
+    assert!(past.files().read(b"/one/a").unwrap() == bytes, "HISTORY-8");
+    let report = db
+        .files()
+        .clone_path(Some(&past), b"/one/b", b"/two/b")
+        .unwrap();
     assert_eq!(report.copied_bytes, 0);
     past.close().unwrap();
-    db.destroy_snapshot("s").unwrap();
-    db.destroy_store("one").unwrap();
+    db.snapshots().destroy("s").unwrap();
+    db.stores().destroy("one").unwrap();
     prune(&db);
-    assert!(db.get(b"/two/b").unwrap() == pattern(MIB, 2));
+    assert!(db.files().read(b"/two/b").unwrap() == pattern(MIB, 2));
 }
 
 #[test]
@@ -419,13 +435,15 @@ fn no_session_gives_out_what_came_back() {
     two.sync().unwrap();
     let report = restore(&one, "s", "/a");
     assert_eq!(report.copied_bytes, 0);
-    one.destroy_snapshot("s").unwrap();
+    one.snapshots().destroy("s").unwrap();
     // The past goes, and all that is free is written.
     clock.pass(2 * HOUR);
     let mut count = 0;
     let full = loop {
         let session = if count % 2 == 0 { &two } else { &one };
-        let put = session.put(format!("/f{count}").as_bytes(), &pattern(MIB, count));
+        let put = session
+            .files()
+            .write(format!("/f{count}").as_bytes(), pattern(MIB, count));
         match put.and_then(|_| session.sync()) {
             Ok(()) => count += 1,
             Err(error) => break error,
@@ -434,9 +452,12 @@ fn no_session_gives_out_what_came_back() {
     assert_eq!(full.kind(), ErrorKind::NoSpace);
     assert!(count > 40, "{count}");
     for session in [&one, &two] {
-        assert!(session.get(b"/a").unwrap() == bytes, "SHARE-9");
+        assert!(session.files().read(b"/a").unwrap() == bytes, "SHARE-9");
         for file in 0..count {
-            let found = session.get(format!("/f{file}").as_bytes()).unwrap();
+            let found = session
+                .files()
+                .read(format!("/f{file}").as_bytes())
+                .unwrap();
             assert!(found == pattern(MIB, file));
         }
         assert_clean(session);
@@ -468,35 +489,42 @@ fn expected(number: u64) -> [Vec<u8>; 2] {
 /// The origin is written anew, what it was is taken back out of the history, some bytes of that
 /// change, and the round before the last two is forgotten.
 fn step(db: &Database, number: u64) -> larder::Result<()> {
-    db.transaction(|txn| {
-        txn.put(b"/a", &expected(number)[0])?;
-        txn.put(b"/number", number.to_string().as_bytes()).map(drop)
+    db.transactions().run(|txn| {
+        txn.files().write(b"/a", &expected(number)[0])?;
+        txn.files()
+            .write(b"/number", number.to_string().as_bytes())
+            .map(drop)
     })?;
     let past = db.as_of(&Moment::Snapshot(format!("s{}", number - 1)))?;
     let report = match number % 2 {
-        0 => db.clone_path(Some(&past), b"/a", b"/c")?.copied_bytes,
+        0 => {
+            db.files()
+                .clone_path(Some(&past), b"/a", b"/c")?
+                .copied_bytes
+        }
         _ => {
             let to = RestoreOptions {
                 to: Some(b"/c".to_vec()),
                 ..RestoreOptions::default()
             };
-            db.restore(&past, Some(b"/a"), &to)?.copied_bytes
+            db.history().restore(&past, Some(b"/a"), &to)?.copied_bytes
         }
     };
     assert_eq!(report, 0, "round {number}");
     past.close()?;
-    db.transaction(|txn| {
-        let from = txn.resolve_parent(b"/c")?;
-        let to = txn.resolve_parent(b"/b")?;
-        txn.rename(from.0, &from.1, to.0, &to.1, larder::RenameMode::Replace)?;
-        let node = txn.resolve(b"/b", false)?.node;
+    db.transactions().run(|txn| {
+        let from = txn.nodes().resolve_parent(b"/c")?;
+        let to = txn.nodes().resolve_parent(b"/b")?;
+        txn.nodes()
+            .rename(from.0, &from.1, to.0, &to.1, larder::RenameMode::Replace)?;
+        let node = txn.nodes().resolve(b"/b", false)?.node;
         let bytes = &expected(number)[1][5000..5100];
-        txn.open_file(node, true)?.write_at(5000, bytes)
+        txn.nodes().open(node, true)?.write_at(5000, bytes)
     })?;
-    db.create_snapshot(&format!("s{number}"))?;
+    db.snapshots().create(&format!("s{number}"))?;
     if number > 2 {
-        db.destroy_snapshot(&format!("s{}", number - 3))?;
-        db.prune(PruneCut::All, None, false)?;
+        db.snapshots().destroy(&format!("s{}", number - 3))?;
+        db.history().prune(PruneCut::All, None, false)?;
     }
     Ok(())
 }
@@ -519,7 +547,7 @@ fn record() -> (Recording, usize) {
     };
     Database::create_with(&path, &create, &engine).unwrap();
     let db = Database::open(&path, options(engine)).unwrap();
-    db.put(b"/a", &pattern(FILE, 0)).unwrap();
+    db.files().write(b"/a", pattern(FILE, 0)).unwrap();
     apply(&db);
     snapshot(&db, "s0");
     recorder.sync_names();
@@ -546,7 +574,7 @@ fn find_fault(state: &CrashState) -> Option<String> {
     let looked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         let db = Database::open(directory.path(), options(engine)).unwrap();
         assert_clean(&db);
-        let get = |db: &Database, path: &str| db.get(path.as_bytes()).ok();
+        let get = |db: &Database, path: &str| db.files().read(path.as_bytes()).ok();
         let number = get(&db, "/number").map_or(0, |text| {
             String::from_utf8(text).unwrap().parse::<u64>().unwrap()
         });
@@ -562,7 +590,7 @@ fn find_fault(state: &CrashState) -> Option<String> {
                 || number > 1 && get(&db, "/b") == Some(expected(number - 1)[1].clone());
             assert!(is_now || number > acked && is_before, "{number}");
         }
-        for row in db.snapshots().unwrap() {
+        for row in db.snapshots().list().unwrap() {
             let then: u64 = row.name[1..].parse().unwrap();
             let past = at(&db, &row.name);
             assert!(get(&past, "/a") == Some(pattern(FILE, 2 * then)), "s{then}");

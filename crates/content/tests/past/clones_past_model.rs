@@ -77,22 +77,26 @@ fn part(model: &Model, root: &str) -> Model {
 }
 
 fn place(database: &Database, path: &str) -> (NodeId, Name) {
-    database.resolve_parent(path.as_bytes()).unwrap()
+    database.nodes().resolve_parent(path.as_bytes()).unwrap()
 }
 
 fn open(database: &Database, path: &str) -> Box<dyn FileHandle> {
-    let node = database.resolve(path.as_bytes(), false).unwrap().node;
-    database.open_file(node, true).unwrap()
+    let node = database
+        .nodes()
+        .resolve(path.as_bytes(), false)
+        .unwrap()
+        .node;
+    database.nodes().open(node, true).unwrap()
 }
 
 fn walk(database: &Database, node: NodeId, at: &str, found: &mut Model) {
-    for (entry, attr) in database.read_dir_plus(node, None, 1000).unwrap() {
+    for (entry, attr) in database.nodes().read_dir_plus(node, None, 1000).unwrap() {
         let path = format!("{at}/{}", entry.name);
         if attr.kind == FileKind::Directory {
             found.insert(path.clone(), None);
             walk(database, attr.node, &path, found);
         } else {
-            let bytes = database.get(path.as_bytes());
+            let bytes = database.files().read(path.as_bytes());
             found.insert(path, Some(bytes.unwrap()));
         }
     }
@@ -124,7 +128,8 @@ impl Run {
         std::fs::create_dir(&path).unwrap();
         let database = clock.create(&path, mib, HOUR);
         database
-            .create_store(&STORE[1..], "files", None, None)
+            .stores()
+            .create(&STORE[1..], "files", None, None)
             .unwrap();
         Run {
             seed,
@@ -242,7 +247,9 @@ impl Run {
         let to = self.free_name();
         let (database, what) = (self.database(), self.what());
         let report = if self.rng.below(2) == 0 {
-            let report = database.clone_path(Some(&past), from.as_bytes(), to.as_bytes());
+            let report = database
+                .files()
+                .clone_path(Some(&past), from.as_bytes(), to.as_bytes());
             let report = report.expect(&what);
             (report.content_bytes, report.copied_bytes)
         } else {
@@ -250,7 +257,9 @@ impl Run {
                 to: Some(to.clone().into_bytes()),
                 ..RestoreOptions::default()
             };
-            let report = database.restore(&past, Some(from.as_bytes()), &options);
+            let report = database
+                .history()
+                .restore(&past, Some(from.as_bytes()), &options);
             let report = report.expect(&what);
             (report.content_bytes, report.copied_bytes)
         };
@@ -290,7 +299,9 @@ impl Run {
             entry.is_some() && matches!(self.model.get(path), Some(None))
         };
         let is_refused = !is_exact && then.iter().any(is_in_the_way);
-        let outcome = database.restore(&past, Some(path.as_bytes()), &options);
+        let outcome = database
+            .history()
+            .restore(&past, Some(path.as_bytes()), &options);
         past.close().unwrap();
         if is_refused {
             assert_eq!(kind(outcome), ErrorKind::Exists, "{what}");
@@ -323,6 +334,7 @@ impl Run {
                     false => NewNode::Directory,
                 };
                 database
+                    .nodes()
                     .create_node(parent, &name, new, 0o644, OWNER)
                     .unwrap();
                 self.model.insert(path.clone(), is_file.then(Vec::new));
@@ -386,6 +398,7 @@ impl Run {
                     return;
                 }
                 database
+                    .files()
                     .clone_path(None, from.as_bytes(), to.as_bytes())
                     .unwrap();
                 for (path, entry) in part(&self.model, &from) {
@@ -398,13 +411,14 @@ impl Run {
             81..90 => self.note_state(),
             90..92 => {
                 database
+                    .maintenance()
                     .defrag(&[], &DefragOptions::default(), &mut |_| {})
                     .unwrap();
                 self.count("defrag");
             }
             92..93 => {
                 for _ in 0..4 {
-                    database.compact_step().unwrap();
+                    database.maintenance().compact_step().unwrap();
                 }
             }
             93..95 => {
@@ -437,8 +451,8 @@ impl Run {
         let (from_offset, to_offset) = (4096 * self.rng.below(20), 4096 * self.rng.below(20));
         let len = 4096 * (1 + self.rng.below(20));
         let database = self.database();
-        let source = past.resolve(from.as_bytes(), false).unwrap().node;
-        let source = past.open_file(source, false).unwrap();
+        let source = past.nodes().resolve(from.as_bytes(), false).unwrap().node;
+        let source = past.nodes().open(source, false).unwrap();
         let target = open(&database, &to);
         let copied = copy_range((&*source, from_offset), (&*target, to_offset), len).unwrap();
         let bytes = state.model[&from].as_ref().unwrap();
@@ -461,8 +475,8 @@ impl Run {
         for path in part(&self.model, path).keys().rev() {
             let (parent, name) = place(&database, path);
             match self.model.remove(path).unwrap() {
-                Some(_) => database.unlink(parent, &name).unwrap(),
-                None => database.remove_dir(parent, &name).unwrap(),
+                Some(_) => database.nodes().unlink(parent, &name).unwrap(),
+                None => database.nodes().remove_dir(parent, &name).unwrap(),
             }
         }
     }
@@ -474,12 +488,12 @@ impl Run {
         self.clock.pass(SECOND);
         let snapshot = (self.rng.below(3) == 0).then(|| format!("s{at_ns}"));
         if let Some(name) = &snapshot {
-            self.database().create_snapshot(name).unwrap();
+            self.database().snapshots().create(name).unwrap();
         }
         if self.states.len() == STATES_MAX {
             let gone = self.states.remove(0);
             if let Some(name) = gone.snapshot {
-                self.database().destroy_snapshot(&name).unwrap();
+                self.database().snapshots().destroy(&name).unwrap();
             }
         }
         let model = self.model.clone();
@@ -498,7 +512,7 @@ impl Run {
         if let Some(at) = found
             && let Some(name) = self.states.remove(at).snapshot
         {
-            self.database().destroy_snapshot(&name).unwrap();
+            self.database().snapshots().destroy(&name).unwrap();
         }
     }
 
@@ -535,7 +549,7 @@ impl Run {
             "{what}:\n{}",
             explain(&self.model, &found)
         );
-        let report = database.check(true, &mut |_, _| {}).unwrap();
+        let report = database.maintenance().check(true, &mut |_, _| {}).unwrap();
         assert_eq!(report.findings, Vec::<String>::new(), "{what}");
     }
 
@@ -588,11 +602,22 @@ fn run(seed: u64, steps: u32, mib: u64) -> Run {
     let database = run.database();
     database.sync().unwrap();
     run.look();
-    let space = database.space().unwrap();
+    let space = database.maintenance().space().unwrap();
     assert_eq!(space.live_bytes, 0, "seed {seed}: SHARE-2");
-    assert_eq!(database.stats().unwrap().shared_bytes, 0, "seed {seed}");
-    database.prune(larder::PruneCut::All, None, false).unwrap();
-    assert_eq!(database.space().unwrap().retired_bytes, 0, "seed {seed}");
+    assert_eq!(
+        database.maintenance().stats().unwrap().shared_bytes,
+        0,
+        "seed {seed}"
+    );
+    database
+        .history()
+        .prune(larder::PruneCut::All, None, false)
+        .unwrap();
+    assert_eq!(
+        database.maintenance().space().unwrap().retired_bytes,
+        0,
+        "seed {seed}"
+    );
     assert_clean(&database);
     run
 }

@@ -4,7 +4,9 @@
 use crate::common::moments::{Clock, HOUR};
 use crate::common::workspace::{mkdir, remove};
 use crate::common::{assert_clean, create, pattern, put};
-use larder::{Database, DefragOptions, Moment, NodeId, OpenOptions, RestoreOptions, copy_range};
+use larder::{
+    Database, DatabaseOptions, DefragOptions, Moment, NodeId, RestoreOptions, copy_range,
+};
 use larder_object::format::SegmentIndex;
 use larder_object::{Device, EngineOptions, Storage};
 use std::fs::File;
@@ -23,7 +25,8 @@ fn at(db: &Database, name: &str) -> Database {
 }
 
 fn apply(db: &Database) {
-    db.defrag(&[], &DefragOptions::default(), &mut |_| {})
+    db.maintenance()
+        .defrag(&[], &DefragOptions::default(), &mut |_| {})
         .unwrap();
 }
 
@@ -34,20 +37,21 @@ fn two_copies_of_the_past_in_one_group_beside_a_redo_row() {
     let then = pattern(2 * MIB, 1);
     let a = put(&db, R, "a", &then);
     db.sync().unwrap();
-    db.create_snapshot("s").unwrap();
+    db.snapshots().create("s").unwrap();
     let b = put(&db, R, "b", b"");
     let c = put(&db, R, "c", b"");
     db.sync().unwrap();
-    let file = db.open_file(a, true).unwrap();
+    let file = db.nodes().open(a, true).unwrap();
     file.write_at((MIB + 1) as u64, &pattern(100, 2)).unwrap();
     drop(file);
     db.sync().unwrap(); // A redo row that waits.
     let past = at(&db, "s");
     let source = past
-        .open_file(past.resolve(b"/a", false).unwrap().node, false)
+        .nodes()
+        .open(past.nodes().resolve(b"/a", false).unwrap().node, false)
         .unwrap();
     for to in [b, c] {
-        let target = db.open_file(to, true).unwrap();
+        let target = db.nodes().open(to, true).unwrap();
         let mut done = 0;
         while done < then.len() as u64 {
             let n = copy_range(
@@ -61,12 +65,12 @@ fn two_copies_of_the_past_in_one_group_beside_a_redo_row() {
         }
     }
     db.sync().unwrap();
-    assert!(db.get(b"/b").unwrap() == then);
-    assert!(db.get(b"/c").unwrap() == then);
+    assert!(db.files().read(b"/b").unwrap() == then);
+    assert!(db.files().read(b"/c").unwrap() == then);
     assert_clean(&db);
     apply(&db);
-    assert!(db.get(b"/b").unwrap() == then);
-    assert!(db.get(b"/c").unwrap() == then, "c");
+    assert!(db.files().read(b"/b").unwrap() == then);
+    assert!(db.files().read(b"/c").unwrap() == then, "c");
     assert_clean(&db);
 }
 
@@ -78,23 +82,24 @@ fn a_restore_of_two_clones_beside_an_origin_with_redo_rows() {
     let a = put(&db, R, "a", &then);
     mkdir(&db, "/t");
     db.sync().unwrap();
-    db.clone_path(None, b"/a", b"/t/b").unwrap();
-    db.clone_path(None, b"/a", b"/t/c").unwrap();
-    db.create_snapshot("s").unwrap();
+    db.files().clone_path(None, b"/a", b"/t/b").unwrap();
+    db.files().clone_path(None, b"/a", b"/t/c").unwrap();
+    db.snapshots().create("s").unwrap();
     remove(&db, b"/t/b");
     remove(&db, b"/t/c");
     db.sync().unwrap();
-    let file = db.open_file(a, true).unwrap();
+    let file = db.nodes().open(a, true).unwrap();
     file.write_at((MIB + 1) as u64, &pattern(100, 2)).unwrap();
     drop(file);
     db.sync().unwrap(); // A redo row that waits.
     let past = at(&db, "s");
-    db.restore(&past, Some(b"/t"), &RestoreOptions::default())
+    db.history()
+        .restore(&past, Some(b"/t"), &RestoreOptions::default())
         .unwrap();
     db.sync().unwrap();
     apply(&db);
-    let b = db.get(b"/t/b").map(|found| found == then);
-    let c = db.get(b"/t/c").map(|found| found == then);
+    let b = db.files().read(b"/t/b").map(|found| found == then);
+    let c = db.files().read(b"/t/c").map(|found| found == then);
     assert_clean(&db);
     assert!(b.unwrap() && c.unwrap());
 }
@@ -180,9 +185,9 @@ fn what_an_apply_is_about_to_write_over_is_taken_out_of_the_past() {
         has_background: false,
         ..EngineOptions::default()
     };
-    let options = OpenOptions {
+    let options = DatabaseOptions {
         engine,
-        ..OpenOptions::default()
+        ..DatabaseOptions::default()
     };
     let db = Database::open(&dir.path().join("t.larder"), options).unwrap();
     let then = pattern(2 * MIB, 1);
@@ -190,20 +195,22 @@ fn what_an_apply_is_about_to_write_over_is_taken_out_of_the_past() {
     let a = put(&db, R, "a", &then);
     let c = put(&db, R, "c", b"");
     db.sync().unwrap();
-    db.clone_path(None, b"/d", b"/e").unwrap(); // Something is shared.
-    db.create_snapshot("s").unwrap();
-    let file = db.open_file(a, true).unwrap();
+    db.files().clone_path(None, b"/d", b"/e").unwrap(); // Something is shared.
+    db.snapshots().create("s").unwrap();
+    let file = db.nodes().open(a, true).unwrap();
     file.write_at((MIB + 1) as u64, &pattern(100, 2)).unwrap();
     db.sync().unwrap(); // A redo row that waits.
     let past = db.as_of(&Moment::Snapshot("s".into())).unwrap();
     let source = past
-        .open_file(past.resolve(b"/a", false).unwrap().node, false)
+        .nodes()
+        .open(past.nodes().resolve(b"/a", false).unwrap().node, false)
         .unwrap();
-    let target = db.open_file(c, true).unwrap();
+    let target = db.nodes().open(c, true).unwrap();
     std::thread::scope(|scope| {
         state.store(1, Ordering::SeqCst);
         let apply = scope.spawn(|| {
-            db.defrag(&[], &DefragOptions::default(), &mut |_| {})
+            db.maintenance()
+                .defrag(&[], &DefragOptions::default(), &mut |_| {})
                 .map(drop)
         });
         let mut tries = 0;
@@ -223,7 +230,7 @@ fn what_an_apply_is_about_to_write_over_is_taken_out_of_the_past() {
         apply.join().unwrap().unwrap();
     });
     db.sync().unwrap();
-    let found = db.get(b"/c");
+    let found = db.files().read(b"/c");
     assert!(found.is_ok(), "{:?}", found.err());
     assert!(found.unwrap() == then);
     assert_clean(&db);

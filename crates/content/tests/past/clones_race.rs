@@ -3,7 +3,7 @@
 //! hold. `SHARE-4`, `SHARE-6`, `CLONE-1`.
 
 use crate::common::{assert_clean, make, moments, pattern, put, temporal};
-use larder::{CreateOptions, Database, ErrorKind, OpenOptions, copy_range};
+use larder::{CreateOptions, Database, DatabaseOptions, ErrorKind, copy_range};
 use larder_object::EngineOptions;
 use larder_testkit::Rng;
 use std::collections::BTreeMap;
@@ -15,13 +15,13 @@ const STEPS: u32 = 150;
 const FILES: u64 = 5;
 
 fn open(path: &Path) -> Database {
-    let options = OpenOptions {
+    let options = DatabaseOptions {
         engine: EngineOptions {
             commit_interval: Duration::from_millis(5),
             redo_bytes_max: 512 << 10, // So that redo rows are applied all the time.
             ..EngineOptions::default()
         },
-        ..OpenOptions::default()
+        ..DatabaseOptions::default()
     };
     Database::open(path, options).unwrap()
 }
@@ -34,8 +34,12 @@ fn work(database: &Database, thread: u64, seed: u64) -> BTreeMap<String, Vec<u8>
         let path = format!("/{thread}-{}", rng.below(FILES));
         let other = format!("/{thread}-{}", rng.below(FILES));
         let file = |path: &str| {
-            let node = database.resolve(path.as_bytes(), false).unwrap().node;
-            database.open_file(node, true).unwrap()
+            let node = database
+                .nodes()
+                .resolve(path.as_bytes(), false)
+                .unwrap()
+                .node;
+            database.nodes().open(node, true).unwrap()
         };
         match (
             rng.below(10),
@@ -44,7 +48,7 @@ fn work(database: &Database, thread: u64, seed: u64) -> BTreeMap<String, Vec<u8>
         ) {
             (_, false, _) => {
                 let bytes = pattern(1 + rng.below(300 << 10) as usize, rng.below(1 << 40));
-                database.put(path.as_bytes(), &bytes).unwrap();
+                database.files().write(path.as_bytes(), &bytes).unwrap();
                 files.insert(path, bytes);
             }
             (0..5, ..) => {
@@ -61,7 +65,9 @@ fn work(database: &Database, thread: u64, seed: u64) -> BTreeMap<String, Vec<u8>
                 model[offset..end].copy_from_slice(&bytes);
             }
             (5..7, true, false) => {
-                let cloned = database.clone_path(None, path.as_bytes(), other.as_bytes());
+                let cloned = database
+                    .files()
+                    .clone_path(None, path.as_bytes(), other.as_bytes());
                 cloned.unwrap();
                 files.insert(other, files[&path].clone());
             }
@@ -79,12 +85,12 @@ fn work(database: &Database, thread: u64, seed: u64) -> BTreeMap<String, Vec<u8>
                 }
             }
             (8, ..) => {
-                let (parent, name) = database.resolve_parent(path.as_bytes()).unwrap();
-                database.unlink(parent, &name).unwrap();
+                let (parent, name) = database.nodes().resolve_parent(path.as_bytes()).unwrap();
+                database.nodes().unlink(parent, &name).unwrap();
                 files.remove(&path);
             }
             _ => {
-                let found = database.get(path.as_bytes()).unwrap();
+                let found = database.files().read(path.as_bytes()).unwrap();
                 let differs = found.iter().zip(&files[&path]).position(|(a, b)| a != b);
                 assert!(
                     found == files[&path],
@@ -98,10 +104,11 @@ fn work(database: &Database, thread: u64, seed: u64) -> BTreeMap<String, Vec<u8>
 
 fn compare(database: &Database, files: &BTreeMap<String, Vec<u8>>, seed: u64) {
     for (path, bytes) in files {
-        let found = database.get(path.as_bytes());
+        let found = database.files().read(path.as_bytes());
         assert!(found.unwrap() == *bytes, "seed {seed}: {path}");
     }
     let count = database
+        .nodes()
         .read_dir(larder::NodeId::ROOT, None, 1000)
         .unwrap()
         .len();
@@ -135,7 +142,10 @@ fn clones_beside_writers() {
         let database = open(&path);
         compare(&database, &files, seed);
         assert_clean(&database);
-        let missing = database.clone_path(None, b"/none", b"/other").unwrap_err();
+        let missing = database
+            .files()
+            .clone_path(None, b"/none", b"/other")
+            .unwrap_err();
         assert_eq!(missing.kind(), ErrorKind::NotFound);
     }
 }
@@ -147,7 +157,7 @@ fn two_threads_do_not_share_one_block_twice_with_one_file() {
     let directory = tempfile::tempdir().unwrap();
     let database = moments::create(directory.path(), 64);
     let root = larder::NodeId::ROOT;
-    let open = |node| database.open_file(node, true).unwrap();
+    let open = |node| database.nodes().open(node, true).unwrap();
     let bytes = pattern(LEN as usize, 3);
     let first = put(&database, root, "first", &bytes);
     database.sync().unwrap();
@@ -170,7 +180,10 @@ fn two_threads_do_not_share_one_block_twice_with_one_file() {
         if round % 20 == 0 {
             database.sync().unwrap();
         }
-        let found = database.get(format!("/target{round}").as_bytes()).unwrap();
+        let found = database
+            .files()
+            .read(format!("/target{round}").as_bytes())
+            .unwrap();
         assert!(found == [&bytes[..], &bytes[..]].concat(), "{round}");
     }
     assert_clean(&database);
@@ -184,10 +197,10 @@ fn what_is_written_elsewhere_in_the_source_is_not_committed_for_a_copy() {
     let root = larder::NodeId::ROOT;
     let bytes = pattern(4 * MIB as usize, 7);
     let node = put(&database, root, "from", &bytes);
-    let from = database.open_file(node, true).unwrap();
+    let from = database.nodes().open(node, true).unwrap();
     let copy = |name: &str| {
         let node = make(&database, root, name);
-        let to = database.open_file(node, true).unwrap();
+        let to = database.nodes().open(node, true).unwrap();
         assert_eq!(copy_range((&*from, 0), (&*to, 0), MIB).unwrap(), MIB);
     };
     copy("first");
@@ -201,9 +214,12 @@ fn what_is_written_elsewhere_in_the_source_is_not_committed_for_a_copy() {
     }
     assert_eq!(last(), before);
     database.sync().unwrap();
-    assert_eq!(database.stats().unwrap().shared_bytes, 5 * MIB);
+    assert_eq!(
+        database.maintenance().stats().unwrap().shared_bytes,
+        5 * MIB
+    );
     for round in 0..4 {
-        let found = database.get(format!("/copy{round}").as_bytes());
+        let found = database.files().read(format!("/copy{round}").as_bytes());
         assert!(found.unwrap() == bytes[..MIB as usize]);
     }
     assert_clean(&database);

@@ -58,25 +58,29 @@ fn furnish(clock: &Clock, dir: &Path) -> Database {
     let large = put(&db, docs, "large", &lines(2 << 20, 1));
     let spliced = put(&db, docs, "spliced", &lines(1 << 20, 2));
     let sparse = put(&db, docs, "sparse", &lines(70_000, 3));
-    let file = db.open_file(sparse, true).unwrap();
+    let file = db.nodes().open(sparse, true).unwrap();
     file.write_at(20 << 20, &lines(100_000, 4)).unwrap();
     file.set_len(30 << 20).unwrap();
     drop(file);
     let linked = put(&db, docs, "one name", &lines(9000, 5));
-    db.link(linked, deep, &name("another name")).unwrap();
-    db.set_xattr(linked, b"user.author", b"somebody", XattrMode::Set)
+    db.nodes()
+        .link(linked, deep, &name("another name"))
         .unwrap();
-    db.create_node(
-        docs,
-        &name("link"),
-        NewNode::Symlink(b"large"),
-        0o777,
-        OWNER,
-    )
-    .unwrap();
-    db.create_store("mail", "files", None, None).unwrap();
-    db.put(b"/mail/letter", &lines(5000, 6)).unwrap();
-    db.put(b"/mail/note", b"short").unwrap();
+    db.attributes()
+        .set(linked, b"user.author", b"somebody", XattrMode::Set)
+        .unwrap();
+    db.nodes()
+        .create_node(
+            docs,
+            &name("link"),
+            NewNode::Symlink(b"large"),
+            0o777,
+            OWNER,
+        )
+        .unwrap();
+    db.stores().create("mail", "files", None, None).unwrap();
+    db.files().write(b"/mail/letter", lines(5000, 6)).unwrap();
+    db.files().write(b"/mail/note", b"short").unwrap();
     step();
     let owner = client(dir);
     owner.run(
@@ -90,44 +94,45 @@ fn furnish(clock: &Clock, dir: &Path) -> Database {
          CREATE TRIGGER mail_sent AFTER INSERT ON mail BEGIN
            INSERT INTO sent (ino) VALUES (new.ino); END",
     );
-    db.track_table("album").unwrap();
+    db.sql().track_table("album").unwrap();
     run(
         &db,
         "INSERT INTO album VALUES (1, 'The sea', 1.5, x'00ff'), (2, NULL, -0.0, NULL),
            (9007199254740993, 'x', 2, 'text'); INSERT INTO page VALUES (1, 1), (1, 2)",
     );
-    db.track_table("main").unwrap();
+    db.sql().track_table("main").unwrap();
     run(&db, "UPDATE main SET rating = 4 WHERE kind = 'file'");
     step();
-    db.create_snapshot("first").unwrap();
-    db.seal_snapshot("first", None).unwrap();
+    db.snapshots().create("first").unwrap();
+    db.snapshots().seal("first", None).unwrap();
 
     // What is in the middle, and what shares.
-    let file = db.open_file(spliced, true).unwrap();
+    let file = db.nodes().open(spliced, true).unwrap();
     file.insert_range(500_001, b"in the middle").unwrap();
     file.delete_range(700_000, 123_456).unwrap();
     file.insert_hole(300_000, 70_000).unwrap();
     drop(file);
-    db.clone_path(None, b"/docs", b"/copy").unwrap();
+    db.files().clone_path(None, b"/docs", b"/copy").unwrap();
     step();
-    let file = db.open_file(large, true).unwrap();
+    let file = db.nodes().open(large, true).unwrap();
     file.write_at(1 << 20, &lines(300_000, 7)).unwrap();
     drop(file);
-    db.rename(
-        docs,
-        &name("one name"),
-        R,
-        &name("renamed"),
-        RenameMode::Replace,
-    )
-    .unwrap();
+    db.nodes()
+        .rename(
+            docs,
+            &name("one name"),
+            R,
+            &name("renamed"),
+            RenameMode::Replace,
+        )
+        .unwrap();
     let mode = SetAttr {
         mode: Some(0o600),
         uid: Some(1234),
         mtime: Some(SetTime::At(-1)),
         ..SetAttr::default()
     };
-    db.set_attr(large, &mode).unwrap();
+    db.nodes().set_attr(large, &mode).unwrap();
     run(
         &db,
         "UPDATE album SET title = 'other' WHERE id = 1; DELETE FROM album WHERE id = 2",
@@ -136,28 +141,31 @@ fn furnish(clock: &Clock, dir: &Path) -> Database {
         &db,
         "UPDATE main SET rating = 5 WHERE rating = 4 AND size > 100000",
     );
-    db.put(b"/mail/later", &lines(3000, 8)).unwrap();
+    db.files().write(b"/mail/later", lines(3000, 8)).unwrap();
     step();
-    db.create_snapshot("second").unwrap();
-    db.seal_snapshot("second", None).unwrap();
+    db.snapshots().create("second").unwrap();
+    db.snapshots().seal("second", None).unwrap();
 
     // What goes, and what moves.
     for path in [&b"/docs/empty"[..], b"/mail/note", b"/copy/large"] {
-        let (parent, last) = db.resolve_parent(path).unwrap();
-        db.unlink(parent, &last).unwrap();
+        let (parent, last) = db.nodes().resolve_parent(path).unwrap();
+        db.nodes().unlink(parent, &last).unwrap();
     }
     step();
-    db.defrag(&[], &DefragOptions::default(), &mut |_| {})
+    db.maintenance()
+        .defrag(&[], &DefragOptions::default(), &mut |_| {})
         .unwrap();
     let past = db.as_of(&Moment::Snapshot("first".into())).unwrap();
-    db.clone_path(Some(&past), b"/docs", b"/then").unwrap();
+    db.files()
+        .clone_path(Some(&past), b"/docs", b"/then")
+        .unwrap();
     drop(past);
     step();
-    db.create_snapshot("third").unwrap();
-    db.hold_snapshot("third", "auditor").unwrap();
+    db.snapshots().create("third").unwrap();
+    db.snapshots().hold("third", "auditor").unwrap();
     // Small overwrites that wait to be written in place.
     for index in 0..8 {
-        let file = db.open_file(large, true).unwrap();
+        let file = db.nodes().open(large, true).unwrap();
         file.write_at(index * 200_000, &lines(4096, 100 + index))
             .unwrap();
         file.sync().unwrap();
@@ -182,7 +190,7 @@ fn describe(db: &Database) -> String {
                 EntryKind::File {
                     nlink, len_bytes, ..
                 } => {
-                    let bytes = shown.get(path.as_bytes()).unwrap();
+                    let bytes = shown.files().read(path.as_bytes()).unwrap();
                     let hash = fnv(&bytes);
                     format!("file, {nlink} names, {len_bytes} bytes, {hash:016x}")
                 }
@@ -220,7 +228,7 @@ fn describe(db: &Database) -> String {
         writeln!(out, "schema: {row:?}").unwrap();
     }
     writeln!(out, "== database").unwrap();
-    for store in db.stores().unwrap() {
+    for store in db.stores().list().unwrap() {
         writeln!(
             out,
             "store: {} {} {}",
@@ -228,7 +236,7 @@ fn describe(db: &Database) -> String {
         )
         .unwrap();
     }
-    for row in db.snapshots().unwrap() {
+    for row in db.snapshots().list().unwrap() {
         let holds = row.holds.join(", ");
         writeln!(
             out,
@@ -237,21 +245,22 @@ fn describe(db: &Database) -> String {
         )
         .unwrap();
     }
-    db.log(None, None, &mut |commit| {
-        let paths: Vec<_> = (commit.changes.iter())
-            .map(|change| String::from_utf8_lossy(&change.path).into_owned())
-            .collect();
-        writeln!(
-            out,
-            "commit: {} {} {}",
-            commit.seq,
-            commit.at_ns,
-            paths.join(" ")
-        )
+    db.history()
+        .log(None, None, &mut |commit| {
+            let paths: Vec<_> = (commit.changes.iter())
+                .map(|change| String::from_utf8_lossy(&change.path).into_owned())
+                .collect();
+            writeln!(
+                out,
+                "commit: {} {} {}",
+                commit.seq,
+                commit.at_ns,
+                paths.join(" ")
+            )
+            .unwrap();
+            ControlFlow::Continue(())
+        })
         .unwrap();
-        ControlFlow::Continue(())
-    })
-    .unwrap();
     out
 }
 
@@ -289,21 +298,24 @@ fn a_golden_database_reads_as_it_was_written_and_goes_on() {
     }
     assert_eq!(expected, found);
     assert_clean(&db);
-    let seals = db.verify_seals(&VerifyOptions::default()).unwrap();
+    let seals = db.snapshots().verify(&VerifyOptions::default()).unwrap();
     assert!(seals.is_clean() && seals.seals.len() == 2, "{seals:?}");
 
     // It goes on: everything in it is changed, moved, and let go.
-    let large = db.resolve(b"/docs/large", false).unwrap().node;
-    let file = db.open_file(large, true).unwrap();
+    let large = db.nodes().resolve(b"/docs/large", false).unwrap().node;
+    let file = db.nodes().open(large, true).unwrap();
     file.insert_range(12_345, &lines(5000, 9)).unwrap();
     file.sync().unwrap();
     drop(file);
-    db.put(b"/mail/new", b"more").unwrap();
+    db.files().write(b"/mail/new", b"more").unwrap();
     let past = db.as_of(&Moment::Snapshot("second".into())).unwrap();
-    db.clone_path(Some(&past), b"/copy", b"/again").unwrap();
+    db.files()
+        .clone_path(Some(&past), b"/copy", b"/again")
+        .unwrap();
     drop(past);
     db.sync().unwrap();
-    db.defrag(&[], &DefragOptions::default(), &mut |_| {})
+    db.maintenance()
+        .defrag(&[], &DefragOptions::default(), &mut |_| {})
         .unwrap();
     assert_clean(&db);
     db.close().unwrap();

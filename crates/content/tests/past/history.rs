@@ -18,11 +18,12 @@ const R: NodeId = NodeId::ROOT;
 
 fn log(db: &Database, path: Option<&str>) -> Vec<LogCommit> {
     let mut found = Vec::new();
-    db.log(path.map(str::as_bytes), None, &mut |commit| {
-        found.push(commit);
-        ControlFlow::Continue(())
-    })
-    .unwrap();
+    db.history()
+        .log(path.map(str::as_bytes), None, &mut |commit| {
+            found.push(commit);
+            ControlFlow::Continue(())
+        })
+        .unwrap();
     found
 }
 
@@ -58,24 +59,27 @@ fn a_log_follows_a_file_through_its_renames() {
     db.sync().unwrap();
     let file = put(&db, R, "a", b"one");
     db.sync().unwrap();
-    db.put(b"/a", b"two").unwrap();
+    db.files().write(b"/a", b"two").unwrap();
     db.sync().unwrap();
-    db.rename(R, &name("a"), dir_node, &name("b"), RenameMode::Replace)
+    db.nodes()
+        .rename(R, &name("a"), dir_node, &name("b"), RenameMode::Replace)
         .unwrap();
     db.sync().unwrap();
     let change = SetAttr {
         mode: Some(0o600),
         ..SetAttr::default()
     };
-    db.set_attr(file, &change).unwrap();
+    db.nodes().set_attr(file, &change).unwrap();
     db.sync().unwrap();
-    db.link(file, R, &name("c")).unwrap();
+    db.nodes().link(file, R, &name("c")).unwrap();
     db.sync().unwrap();
-    db.set_xattr(file, b"user.x", b"1", XattrMode::Set).unwrap();
+    db.attributes()
+        .set(file, b"user.x", b"1", XattrMode::Set)
+        .unwrap();
     db.sync().unwrap();
     // Written and removed in one commit: only the end counts.
-    db.put(b"/d/b", &pattern(9000, 1)).unwrap();
-    db.unlink(dir_node, &name("b")).unwrap();
+    db.files().write(b"/d/b", pattern(9000, 1)).unwrap();
+    db.nodes().unlink(dir_node, &name("b")).unwrap();
     db.sync().unwrap();
     let expected = [
         "content /c",
@@ -99,8 +103,8 @@ fn a_log_follows_a_file_through_its_renames() {
             "created /d"
         ]
     );
-    db.unlink(R, &name("c")).unwrap();
-    db.remove_dir(R, &name("d")).unwrap();
+    db.nodes().unlink(R, &name("c")).unwrap();
+    db.nodes().remove_dir(R, &name("d")).unwrap();
     db.sync().unwrap();
     assert_eq!(told(&db, Some("/c"))[0], "removed /c");
     assert_eq!(told(&db, Some("/c"))[1..], expected);
@@ -108,17 +112,19 @@ fn a_log_follows_a_file_through_its_renames() {
     assert_eq!(told(&db, Some("/d"))[0], "removed /d");
     assert_eq!(told(&db, None)[..2], ["removed /c", "removed /d"]);
     assert_eq!(told(&db, None), told(&db, Some("/")));
-    let mut none = db.log(Some(b"/nobody"), None, &mut |_| ControlFlow::Continue(()));
+    let mut none = db
+        .history()
+        .log(Some(b"/nobody"), None, &mut |_| ControlFlow::Continue(()));
     assert_eq!(kind(none), ErrorKind::NotFound);
     // Limits, and a reader who has enough.
     let mut seen = 0;
-    none = db.log(None, Some(2), &mut |_| {
+    none = db.history().log(None, Some(2), &mut |_| {
         seen += 1;
         ControlFlow::Continue(())
     });
     none.unwrap();
     assert_eq!(seen, 2);
-    none = db.log(None, None, &mut |_| {
+    none = db.history().log(None, None, &mut |_| {
         seen += 1;
         ControlFlow::Break(())
     });
@@ -127,12 +133,13 @@ fn a_log_follows_a_file_through_its_renames() {
     // Content that only moves has not changed.
     let large = make(&db, R, "large");
     for at in (0..40).rev() {
-        let file = db.open_file(large, true).unwrap();
+        let file = db.nodes().open(large, true).unwrap();
         file.write_at(at * 100_000, &pattern(100_000, at)).unwrap();
         db.sync().unwrap();
     }
     let before = told(&db, None).len();
-    db.defrag(&[], &DefragOptions::default(), &mut |_| {})
+    db.maintenance()
+        .defrag(&[], &DefragOptions::default(), &mut |_| {})
         .unwrap();
     db.sync().unwrap();
     assert_eq!(told(&db, None).len(), before, "CONTENT-10");
@@ -144,28 +151,30 @@ fn a_log_waits_for_people_between_its_reads() {
     let db = create(dir.path(), 64);
     let other = common::temporal::client(dir.path());
     for salt in 0..200 {
-        db.put(b"/f", &pattern(100, salt)).unwrap();
+        db.files().write(b"/f", pattern(100, salt)).unwrap();
         db.sync().unwrap();
     }
     for path in [None, Some(&b"/f"[..])] {
         let mut seen = 0;
-        db.log(path, None, &mut |_| {
-            // Nobody reads the log of the catalog, so that it can be emptied.
-            if seen % 50 == 0 {
-                let busy = other.ask("PRAGMA wal_checkpoint(TRUNCATE)");
-                assert!(busy.starts_with("0|"), "CONTENT-10: {busy}");
-            }
-            seen += 1;
-            ControlFlow::Continue(())
-        })
-        .unwrap();
+        db.history()
+            .log(path, None, &mut |_| {
+                // Nobody reads the log of the catalog, so that it can be emptied.
+                if seen % 50 == 0 {
+                    let busy = other.ask("PRAGMA wal_checkpoint(TRUNCATE)");
+                    assert!(busy.starts_with("0|"), "CONTENT-10: {busy}");
+                }
+                seen += 1;
+                ControlFlow::Continue(())
+            })
+            .unwrap();
         assert_eq!(seen, 200, "CONTENT-10");
         seen = 0;
-        db.log(path, Some(150), &mut |_| {
-            seen += 1;
-            ControlFlow::Continue(())
-        })
-        .unwrap();
+        db.history()
+            .log(path, Some(150), &mut |_| {
+                seen += 1;
+                ControlFlow::Continue(())
+            })
+            .unwrap();
         assert_eq!(seen, 150);
     }
 }
@@ -176,15 +185,16 @@ fn a_transaction_is_one_commit_in_the_log() {
     let db = create(dir.path(), 256);
     put(&db, R, "f", b"1");
     db.sync().unwrap();
-    db.transaction(|txn| {
-        txn.put(b"/f", b"22")?;
-        txn.sql("SELECT count(*) FROM main", &[])?; // A step ends.
-        txn.put(b"/g", b"3")?;
-        txn.sql("SELECT count(*) FROM main", &[])?;
-        txn.put(b"/f", b"333")?;
-        Ok(())
-    })
-    .unwrap();
+    db.transactions()
+        .run(|txn| {
+            txn.files().write(b"/f", b"22")?;
+            txn.sql("SELECT count(*) FROM main", &[])?; // A step ends.
+            txn.files().write(b"/g", b"3")?;
+            txn.sql("SELECT count(*) FROM main", &[])?;
+            txn.files().write(b"/f", b"333")?;
+            Ok(())
+        })
+        .unwrap();
     let commits = log(&db, None);
     assert_eq!(commits[0].changes.len(), 2, "{commits:?}");
     assert_eq!(
@@ -210,16 +220,18 @@ fn differences_are_told_by_kind() {
     let attr = put(&db, R, "attr", b"a");
     let then = now(&db);
 
-    let handle = db.open_file(changed, true).unwrap();
+    let handle = db.nodes().open(changed, true).unwrap();
     handle.write_at(299_999, b"!").unwrap();
     drop(handle);
-    db.unlink(one, &name("gone")).unwrap();
-    db.rename(one, &name("moved"), R, &name("moved"), RenameMode::Replace)
+    db.nodes().unlink(one, &name("gone")).unwrap();
+    db.nodes()
+        .rename(one, &name("moved"), R, &name("moved"), RenameMode::Replace)
         .unwrap();
-    db.put(b"/moved", b"moved on").unwrap();
-    db.rename(R, &name("two"), R, &name("zwei"), RenameMode::Replace)
+    db.files().write(b"/moved", b"moved on").unwrap();
+    db.nodes()
+        .rename(R, &name("two"), R, &name("zwei"), RenameMode::Replace)
         .unwrap();
-    db.unlink(R, &name("file")).unwrap();
+    db.nodes().unlink(R, &name("file")).unwrap();
     let file = folder(&db, R, "file");
     put(&db, file, "inside", b"i");
     let change = SetAttr {
@@ -227,13 +239,15 @@ fn differences_are_told_by_kind() {
         uid: Some(77),
         ..SetAttr::default()
     };
-    db.set_attr(mode, &change).unwrap();
-    db.set_xattr(attr, b"user.k", b"v", XattrMode::Set).unwrap();
+    db.nodes().set_attr(mode, &change).unwrap();
+    db.attributes()
+        .set(attr, b"user.k", b"v", XattrMode::Set)
+        .unwrap();
     let change = SetAttr {
         mtime: Some(SetTime::At(1)),
         ..SetAttr::default()
     };
-    db.set_attr(same, &change).unwrap();
+    db.nodes().set_attr(same, &change).unwrap();
     assert_eq!(content(&db, moved), b"moved on");
 
     let past = db.as_of(&then).unwrap();
@@ -367,9 +381,15 @@ fn restore_all(database: &Database, at_ns: i64, was: &Tree, what: &str) {
         is_dry: true,
         ..RestoreOptions::default()
     };
-    let planned = database.restore(&past, Some(b"/"), &options).unwrap();
+    let planned = database
+        .history()
+        .restore(&past, Some(b"/"), &options)
+        .unwrap();
     options.is_dry = false;
-    let done = database.restore(&past, Some(b"/"), &options).unwrap();
+    let done = database
+        .history()
+        .restore(&past, Some(b"/"), &options)
+        .unwrap();
     assert_eq!(
         planned,
         done.planned(),
@@ -380,7 +400,10 @@ fn restore_all(database: &Database, at_ns: i64, was: &Tree, what: &str) {
     assert_eq!(difference, "", "CONTENT-12: {what}");
     let left = diff((&past, b"/"), (database, b"/")).unwrap();
     assert_eq!(left.changes, [], "CONTENT-11: {what}");
-    let again = database.restore(&past, Some(b"/"), &options).unwrap();
+    let again = database
+        .history()
+        .restore(&past, Some(b"/"), &options)
+        .unwrap();
     assert_eq!(
         again,
         RestoreReport::default(),
@@ -409,7 +432,9 @@ fn restore(
     options: RestoreOptions,
 ) -> Result<Vec<(String, RestoreAction)>, larder::Error> {
     let past = db.as_of(moment)?;
-    let report = db.restore(&past, Some(path.as_bytes()), &options)?;
+    let report = db
+        .history()
+        .restore(&past, Some(path.as_bytes()), &options)?;
     let step = |step: &larder::RestoreStep| {
         let path = String::from_utf8_lossy(&step.path).into_owned();
         (path, step.action)
@@ -428,22 +453,28 @@ fn a_deleted_tree_comes_back_whole() {
         umask: 0,
     };
     let folder_of = |parent: NodeId, text: &str, mode: u32| {
-        db.create_node(parent, &name(text), NewNode::Directory, mode, owner)
+        db.nodes()
+            .create_node(parent, &name(text), NewNode::Directory, mode, owner)
             .unwrap()
             .node
     };
     let a = folder_of(R, "a", 0o2755);
     let b = folder_of(a, "b", 0o700);
     let file = put(&db, b, "file", &pattern(3_000_000, 5));
-    db.link(file, b, &name("link")).unwrap();
-    db.set_xattr(file, b"user.x", b"y", XattrMode::Set).unwrap();
+    db.nodes().link(file, b, &name("link")).unwrap();
+    db.attributes()
+        .set(file, b"user.x", b"y", XattrMode::Set)
+        .unwrap();
     let symlink = NewNode::Symlink(b"file");
-    let node = db.create_node(b, &name("symlink"), symlink, 0o777, owner);
+    let node = db
+        .nodes()
+        .create_node(b, &name("symlink"), symlink, 0o777, owner);
     let symlink = node.unwrap().node;
-    db.create_node(b, &name("pipe"), NewNode::Fifo, 0o640, owner)
+    db.nodes()
+        .create_node(b, &name("pipe"), NewNode::Fifo, 0o640, owner)
         .unwrap();
     let sparse = make(&db, b, "sparse");
-    let handle = db.open_file(sparse, true).unwrap();
+    let handle = db.nodes().open(sparse, true).unwrap();
     handle.set_len(1 << 30).unwrap();
     handle.write_at(1 << 29, b"island").unwrap();
     drop(handle);
@@ -454,14 +485,14 @@ fn a_deleted_tree_comes_back_whole() {
             mtime: Some(time),
             ..SetAttr::default()
         };
-        db.set_attr(node, &change).unwrap();
+        db.nodes().set_attr(node, &change).unwrap();
     }
     let then = now(&db);
     for text in ["file", "link", "symlink", "pipe", "sparse"] {
-        db.unlink(b, &name(text)).unwrap();
+        db.nodes().unlink(b, &name(text)).unwrap();
     }
-    db.remove_dir(a, &name("b")).unwrap();
-    db.remove_dir(R, &name("a")).unwrap();
+    db.nodes().remove_dir(a, &name("b")).unwrap();
+    db.nodes().remove_dir(R, &name("a")).unwrap();
     db.sync().unwrap();
 
     let past = db.as_of(&then).unwrap();
@@ -481,7 +512,7 @@ fn a_deleted_tree_comes_back_whole() {
     );
     assert_eq!(diff((&past, b"/"), (&db, b"/")).unwrap().changes, []);
     for path in ["/a", "/a/b", "/a/b/file", "/a/b/symlink", "/a/b/sparse"] {
-        let [was, is] = [&past, &db].map(|db| db.resolve(path.as_bytes(), false).unwrap());
+        let [was, is] = [&past, &db].map(|db| db.nodes().resolve(path.as_bytes(), false).unwrap());
         assert_eq!(
             (is.atime_ns, is.mtime_ns),
             (was.atime_ns, was.mtime_ns),
@@ -506,13 +537,13 @@ fn a_restore_leaves_what_it_was_not_asked_for() {
     put(&db, d, "replaced", b"first");
     put(&db, d, "shape", b"a file then");
     let then = now(&db);
-    db.put(b"/d/edited", b"second").unwrap();
+    db.files().write(b"/d/edited", b"second").unwrap();
     // Another file has the name now, and a name outside besides.
     let other = put(&db, R, "other", b"keep me");
-    db.unlink(d, &name("replaced")).unwrap();
-    db.link(other, d, &name("replaced")).unwrap();
+    db.nodes().unlink(d, &name("replaced")).unwrap();
+    db.nodes().link(other, d, &name("replaced")).unwrap();
     put(&db, d, "new", b"later");
-    db.unlink(d, &name("shape")).unwrap();
+    db.nodes().unlink(d, &name("shape")).unwrap();
     let shape = folder(&db, d, "shape");
     put(&db, shape, "inside", b"later");
     db.sync().unwrap();
@@ -544,9 +575,9 @@ fn a_restore_leaves_what_it_was_not_asked_for() {
             "{expected:?}: {steps:?}"
         );
     }
-    assert_eq!(db.get(b"/d/replaced").unwrap(), b"first");
+    assert_eq!(db.files().read(b"/d/replaced").unwrap(), b"first");
     assert_eq!(content(&db, other), b"keep me", "CONTENT-12");
-    assert_eq!(db.attr(other).unwrap().nlink, 1);
+    assert_eq!(db.nodes().metadata(other).unwrap().nlink, 1);
     let past = db.as_of(&then).unwrap();
     assert_eq!(diff((&past, b"/d"), (&db, b"/d")).unwrap().changes, []);
 
@@ -560,7 +591,10 @@ fn a_restore_leaves_what_it_was_not_asked_for() {
     assert_eq!(steps[0], ("/copy".to_owned(), Create));
     assert_eq!(diff((&past, b"/d"), (&db, b"/copy")).unwrap().changes, []);
     // The two names of `other` became one file here, and none of those outside.
-    assert_eq!(db.resolve(b"/copy/replaced", true).unwrap().nlink, 1);
+    assert_eq!(
+        db.nodes().resolve(b"/copy/replaced", true).unwrap().nlink,
+        1
+    );
     assert_clean(&db);
 
     let nothing = restore(&db, &then, "/nobody", RestoreOptions::default());
@@ -573,8 +607,10 @@ fn a_restore_leaves_what_it_was_not_asked_for() {
         kind(restore(&db, &then, "/d", nowhere)),
         ErrorKind::NotFound
     );
-    let present = db.restore(&db.clone(), Some(b"/d"), &RestoreOptions::default());
+    let present = db
+        .history()
+        .restore(&db.clone(), Some(b"/d"), &RestoreOptions::default());
     assert_eq!(kind(present), ErrorKind::InvalidInput);
-    let attr = db.resolve(b"/d", false).unwrap();
+    let attr = db.nodes().resolve(b"/d", false).unwrap();
     assert_eq!(attr.kind, FileKind::Directory);
 }

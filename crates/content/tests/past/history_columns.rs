@@ -21,7 +21,7 @@ fn a_directory_that_was_deleted_comes_back_with_its_ratings() {
     put(&db, sub, "b", &pattern(30_000, 1));
     put(&db, d, "plain", b"none");
     let stays = put(&db, R, "stays", b"stays");
-    db.link(a, sub, &name("linked")).unwrap();
+    db.nodes().link(a, sub, &name("linked")).unwrap();
     db.sync().unwrap();
     other.run(
         "UPDATE main SET rating = 5, tag = 'sea' WHERE ino = (SELECT ino FROM main_path WHERE \
@@ -38,11 +38,13 @@ fn a_directory_that_was_deleted_comes_back_with_its_ratings() {
     let before = query(&db, sql);
     assert_eq!(asked(&db, &then, sql), before, "TEMPORAL-4");
     for (parent, file) in [(sub, "b"), (sub, "linked"), (d, "a"), (d, "plain")] {
-        db.unlink(parent, &name(file)).unwrap();
+        db.nodes().unlink(parent, &name(file)).unwrap();
     }
-    db.remove_dir(d, &name("sub")).unwrap();
-    db.remove_dir(R, &name("d")).unwrap();
-    db.set_xattr(stays, RATING, b"1", XattrMode::Set).unwrap();
+    db.nodes().remove_dir(d, &name("sub")).unwrap();
+    db.nodes().remove_dir(R, &name("d")).unwrap();
+    db.attributes()
+        .set(stays, RATING, b"1", XattrMode::Set)
+        .unwrap();
     db.sync().unwrap();
     assert_eq!(asked(&db, &then, sql), before, "TEMPORAL-4");
     // On the API.
@@ -51,14 +53,17 @@ fn a_directory_that_was_deleted_comes_back_with_its_ratings() {
     assert_eq!(rating(&past, "/d/sub/b").unwrap(), b"2.5");
     assert_eq!(rating(&past, "/stays").unwrap(), [0, 255]);
     assert_eq!(rating(&past, "/d/plain"), None);
-    let node = past.resolve(b"/d/a", false).unwrap().node;
-    let names: BTreeSet<Vec<u8>> = past.xattrs(node).unwrap().into_iter().collect();
+    let node = past.nodes().resolve(b"/d/a", false).unwrap().node;
+    let names: BTreeSet<Vec<u8>> = past.attributes().list(node).unwrap().into_iter().collect();
     let expected = [&b"user.column.rating"[..], b"user.column.tag"];
     assert_eq!(names, expected.map(<[u8]>::to_vec).into());
-    let missing = past.xattr(node, b"user.column.other");
+    let missing = past.attributes().get(node, b"user.column.other");
     assert_eq!(kind(missing), ErrorKind::NoAttribute);
     // And as rows.
-    let found = db.rows_as_of(&past, "main", Some("tag = 'sea'")).unwrap();
+    let found = db
+        .sql()
+        .rows_as_of(&past, "main", Some("tag = 'sea'"))
+        .unwrap();
     assert_eq!(found.rows[0].columns[..], ["ino", "rating", "tag"]);
     assert_eq!(found.rows[0].values[1..], [integer(5), text("sea")]);
     // All of it back, in one commit.
@@ -73,8 +78,11 @@ fn a_directory_that_was_deleted_comes_back_with_its_ratings() {
     };
     assert_eq!(of_d(&here), of_d(&before));
     assert_eq!(rating(&db, "/stays").unwrap(), b"1", "it was not asked for");
-    let node = db.resolve(b"/d/a", false).unwrap().node;
-    assert_eq!(db.resolve(b"/d/sub/linked", false).unwrap().node, node);
+    let node = db.nodes().resolve(b"/d/a", false).unwrap().node;
+    assert_eq!(
+        db.nodes().resolve(b"/d/sub/linked", false).unwrap().node,
+        node
+    );
     // What is there gets its values back as well, or keeps them.
     set(&db, "UPDATE main SET rating = 9 WHERE rating IS NOT NULL");
     let keeps = RestoreOptions {
@@ -100,22 +108,26 @@ fn what_changes_no_column_writes_no_record() {
         mode: Some(0o600),
         ..SetAttr::default()
     };
-    db.set_attr(a, &mode).unwrap();
-    db.put(b"/a", &pattern(20_000, 1)).unwrap();
-    db.rename(R, &name("a"), d, &name("a"), RenameMode::Replace)
+    db.nodes().set_attr(a, &mode).unwrap();
+    db.files().write(b"/a", pattern(20_000, 1)).unwrap();
+    db.nodes()
+        .rename(R, &name("a"), d, &name("a"), RenameMode::Replace)
         .unwrap();
-    db.set_xattr(a, b"user.k", b"v", XattrMode::Set).unwrap();
+    db.attributes()
+        .set(a, b"user.k", b"v", XattrMode::Set)
+        .unwrap();
     put(&db, d, "gone", b"x");
-    db.unlink(d, &name("gone")).unwrap();
+    db.nodes().unlink(d, &name("gone")).unwrap();
     db.sync().unwrap();
     other.run("UPDATE main SET mode = 420, mtime_ns = 5 WHERE kind = 'file'");
-    db.transaction(|txn| {
-        txn.put(b"/in", b"it")?;
-        txn.sql("UPDATE main SET mode = 384 WHERE kind = 'file'", &[])
-            .map(drop)
-    })
-    .unwrap();
-    db.unlink(R, &name("in")).unwrap();
+    db.transactions()
+        .run(|txn| {
+            txn.files().write(b"/in", b"it")?;
+            txn.sql("UPDATE main SET mode = 384 WHERE kind = 'file'", &[])
+                .map(drop)
+        })
+        .unwrap();
+    db.nodes().unlink(R, &name("in")).unwrap();
     db.sync().unwrap();
     assert_eq!(records(&db), 0, "TEMPORAL-5");
     // By both ways at once it is one, and the attribute has its own.
@@ -129,7 +141,7 @@ fn what_changes_no_column_writes_no_record() {
     set(&db, "UPDATE main SET rating = 2 WHERE rating = 1");
     assert_eq!(records(&db), 2);
     moment(&db, 2);
-    db.unlink(d, &name("a")).unwrap();
+    db.nodes().unlink(d, &name("a")).unwrap();
     db.sync().unwrap();
     assert_eq!(records(&db), 3, "TEMPORAL-4");
     assert_clean(&db);
@@ -145,25 +157,25 @@ fn a_store_that_is_tracked_is_invalidated_exactly() {
     db.sync().unwrap();
     let mut exact = 0;
     for step in 0..60 {
-        db.put(b"/a", &[step]).unwrap();
+        db.files().write(b"/a", [step]).unwrap();
         set(
             &db,
             &format!("UPDATE main SET rating = {step} WHERE kind = 'file'"),
         );
         db.sync().unwrap();
         let mut waited = 0;
-        while reader.get(b"/a").unwrap() != [step] {
+        while reader.files().read(b"/a").unwrap() != [step] {
             assert!(waited < 10_000, "a foreign commit is seen");
             waited += 1;
             wait_ms(1);
         }
-        let gauges = reader.gauges().unwrap();
+        let gauges = reader.maintenance().gauges().unwrap();
         if step == 30 {
             exact = gauges.foreign_exact_count;
         }
     }
     wait_ms(50);
-    let after = reader.gauges().unwrap().foreign_exact_count;
+    let after = reader.maintenance().gauges().unwrap().foreign_exact_count;
     assert!(after > exact, "FOREIGN-1: {exact}, {after}");
 }
 
@@ -197,7 +209,7 @@ fn alter_table_goes_on_working() {
     ));
     let third = moment(&db, 4);
     assert_eq!(of(&first, "rating"), integer(1), "TEMPORAL-2");
-    let mut session = db.sql_as_of(&first).unwrap();
+    let mut session = db.sql().open_as_of(&first).unwrap();
     let gone = session.execute("SELECT tag FROM main", &mut |_| Ok(()));
     assert_eq!(kind(gone), ErrorKind::Sql);
     drop(session);
@@ -211,12 +223,13 @@ fn alter_table_goes_on_working() {
     // What was kept under the old name is not that of the new one.
     assert_eq!(of(&third, "stars"), SqlValue::Null);
     // In a transaction of ours as well.
-    db.transaction(|txn| {
-        txn.sql("ALTER TABLE main ADD COLUMN mine DEFAULT 7", &[])?;
-        txn.sql(&format!("UPDATE main SET mine = 8 {file}"), &[])
-            .map(drop)
-    })
-    .unwrap();
+    db.transactions()
+        .run(|txn| {
+            txn.sql("ALTER TABLE main ADD COLUMN mine DEFAULT 7", &[])?;
+            txn.sql(&format!("UPDATE main SET mine = 8 {file}"), &[])
+                .map(drop)
+        })
+        .unwrap();
     assert_eq!(of(&fourth, "stars"), integer(3));
     assert_eq!(
         query(&db, &format!("SELECT mine FROM main {file}"))[0][0],
@@ -226,9 +239,12 @@ fn alter_table_goes_on_working() {
     other.run("ALTER TABLE main ADD COLUMN twice AS (stars * 2)");
     let fifth = moment(&db, 7);
     let past = db.as_of(&fifth).unwrap();
-    let node = past.resolve(b"/a", false).unwrap().node;
-    assert_eq!(past.xattr(node, b"user.column.stars").unwrap(), b"4");
-    let computed = past.xattr(node, b"user.column.twice");
+    let node = past.nodes().resolve(b"/a", false).unwrap().node;
+    assert_eq!(
+        past.attributes().get(node, b"user.column.stars").unwrap(),
+        b"4"
+    );
+    let computed = past.attributes().get(node, b"user.column.twice");
     assert_eq!(kind(computed), ErrorKind::NoAttribute);
     assert_clean(&db);
 }
@@ -248,7 +264,7 @@ fn many_columns_have_a_past() {
     let update = format!("UPDATE main SET {} WHERE ino = {}", all.join(", "), a.ino);
     other.run(&update);
     let then = moment(&db, 2);
-    db.unlink(R, &name("a")).unwrap();
+    db.nodes().unlink(R, &name("a")).unwrap();
     db.sync().unwrap();
     restore(&db, &then, "/a", RestoreOptions::default());
     let sql =
@@ -276,7 +292,7 @@ fn what_foreign_keys_do_to_columns_is_seen() {
          ALTER TABLE main ADD COLUMN album REFERENCES album (id) ON DELETE SET NULL;
          ALTER TABLE main ADD COLUMN cover REFERENCES main (ino) ON DELETE SET NULL;",
     );
-    db.track_table("album").unwrap();
+    db.sql().track_table("album").unwrap();
     let cover = put(&db, R, "cover", b"c");
     let a = put(&db, R, "a", b"a");
     db.sync().unwrap();
@@ -288,7 +304,7 @@ fn what_foreign_keys_do_to_columns_is_seen() {
     let sql = format!("SELECT album, cover FROM main WHERE ino = {}", a.ino);
     let expected = [integer(1), integer(cover.ino.0 as i64)];
     // By the engine, and by SQL.
-    db.unlink(R, &name("cover")).unwrap();
+    db.nodes().unlink(R, &name("cover")).unwrap();
     db.sync().unwrap();
     assert_eq!(query(&db, &sql)[0][1], SqlValue::Null);
     assert_eq!(asked(&db, &then, &sql)[0], expected, "TEMPORAL-4");
@@ -299,6 +315,7 @@ fn what_foreign_keys_do_to_columns_is_seen() {
     // Without the row nothing can refer to it: all of it is refused, or comes with it.
     let past = db.as_of(&then).unwrap();
     let error = db
+        .history()
         .restore(&past, Some(b"/a"), &RestoreOptions::default())
         .unwrap_err();
     assert!(error.to_string().contains("--keep-columns"), "{error}");
@@ -310,15 +327,18 @@ fn what_foreign_keys_do_to_columns_is_seen() {
         ..RestoreOptions::default()
     };
     // The cover is gone still.
-    let refused = db.restore(&past, Some(b"/a"), &with_rows).unwrap_err();
+    let refused = db
+        .history()
+        .restore(&past, Some(b"/a"), &with_rows)
+        .unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Sql, "{refused}");
-    assert!(db.resolve(b"/cover", false).is_err());
+    assert!(db.nodes().resolve(b"/cover", false).is_err());
     assert_eq!(query(&db, "SELECT count(*) FROM album")[0][0], integer(1));
     // With it, the column follows to its new number.
-    db.unlink(R, &name("a")).unwrap();
+    db.nodes().unlink(R, &name("a")).unwrap();
     db.sync().unwrap();
-    db.restore(&past, Some(b"/"), &with_rows).unwrap();
-    let node = |path: &[u8]| integer(db.resolve(path, false).unwrap().node.ino.0 as i64);
+    db.history().restore(&past, Some(b"/"), &with_rows).unwrap();
+    let node = |path: &[u8]| integer(db.nodes().resolve(path, false).unwrap().node.ino.0 as i64);
     assert_ne!(node(b"/cover"), integer(cover.ino.0 as i64));
     let SqlValue::Integer(ino) = node(b"/a") else {
         panic!("a number")
@@ -353,8 +373,8 @@ fn the_merge_of_a_long_transaction_keeps_columns() {
         "UPDATE main SET rating = 2 WHERE ino = (SELECT ino FROM main_path WHERE path = '/a')",
     );
     common::workspace::remove(view, b"/gone");
-    view.put(b"/b", b"other content").unwrap();
-    view.put(b"/new", b"n").unwrap();
+    view.files().write(b"/b", b"other content").unwrap();
+    view.files().write(b"/new", b"n").unwrap();
     view.sync().unwrap();
     common::workspace::sql(
         view,
@@ -399,11 +419,11 @@ fn what_is_not_tracked_is_refused_or_absent() {
     let early = moment(&db, 1);
     let past = db.as_of(&early).unwrap();
     let refused = |what: &str| {
-        let error = db.rows_as_of(&past, "main", None).unwrap_err();
+        let error = db.sql().rows_as_of(&past, "main", None).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput);
         assert!(error.to_string().contains(what), "{error}");
         assert_eq!(rating(&past, "/a"), None);
-        let mut session = db.sql_as_of(&early).unwrap();
+        let mut session = db.sql().open_as_of(&early).unwrap();
         let missing = session
             .execute("SELECT rating FROM main", &mut |_| Ok(()))
             .unwrap_err();
@@ -412,26 +432,26 @@ fn what_is_not_tracked_is_refused_or_absent() {
     };
     refused("has no past");
     moment(&db, 2);
-    db.track_table("main").unwrap();
-    db.track_table("main").unwrap();
+    db.sql().track_table("main").unwrap();
+    db.sql().track_table("main").unwrap();
     refused("tracked since");
     let then = moment(&db, 3);
     let known = db.as_of(&then).unwrap();
     assert_eq!(rating(&known, "/a").unwrap(), b"5");
-    let tables = db.temporal_tables().unwrap();
+    let tables = db.sql().tracked_tables().unwrap();
     assert_eq!(tables.len(), 1);
     assert_eq!(tables[0].name, "main");
     assert!(tables[0].store.is_some());
-    db.untrack_table("main").unwrap();
-    assert_eq!(kind(db.untrack_table("main")), ErrorKind::NotFound);
+    db.sql().untrack_table("main").unwrap();
+    assert_eq!(kind(db.sql().untrack_table("main")), ErrorKind::NotFound);
     assert_eq!(rating(&known, "/a"), None);
     let count = records(&db);
     set(&db, "UPDATE main SET rating = 6");
-    db.unlink(R, &name("a")).unwrap();
+    db.nodes().unlink(R, &name("a")).unwrap();
     db.sync().unwrap();
     assert_eq!(records(&db), count);
     for table in ["main_dirent", "larder_meta"] {
-        assert_eq!(kind(db.track_table(table)), ErrorKind::InvalidInput);
+        assert_eq!(kind(db.sql().track_table(table)), ErrorKind::InvalidInput);
     }
     let objects =
         "SELECT name FROM sqlite_schema WHERE name LIKE 'larder\\_temporal\\__%' ESCAPE '\\'";
@@ -445,20 +465,24 @@ fn a_store_that_is_destroyed_takes_its_tracking_along() {
     let dir = tempfile::tempdir().unwrap();
     let (db, other) = rated(dir.path());
     for round in 0..2 {
-        db.create_store("photos", "files", None, None).unwrap();
+        db.stores().create("photos", "files", None, None).unwrap();
         other.run("ALTER TABLE photos ADD COLUMN place");
-        assert_eq!(db.temporal_tables().unwrap().len(), 1);
-        db.track_table("photos").unwrap();
-        db.put(b"/photos/p", b"p").unwrap();
+        assert_eq!(db.sql().tracked_tables().unwrap().len(), 1);
+        db.sql().track_table("photos").unwrap();
+        db.files().write(b"/photos/p", b"p").unwrap();
         db.sync().unwrap();
         set(&db, &format!("UPDATE photos SET place = 'p{round}'"));
         let then = moment(&db, round);
-        db.unlink(db.resolve(b"/photos", true).unwrap().node, &name("p"))
+        db.nodes()
+            .unlink(
+                db.nodes().resolve(b"/photos", true).unwrap().node,
+                &name("p"),
+            )
             .unwrap();
         db.sync().unwrap();
         let sql = "SELECT place FROM photos WHERE kind = 'file'";
         assert_eq!(asked(&db, &then, sql), [[text(&format!("p{round}"))]]);
-        db.destroy_store("photos").unwrap();
+        db.stores().destroy("photos").unwrap();
         other.run(&format!(
             "CREATE TABLE t{round} (a); ALTER TABLE t{round} RENAME TO u{round}"
         ));
@@ -467,12 +491,16 @@ fn a_store_that_is_destroyed_takes_its_tracking_along() {
     }
     // A table of the user's with the name of a store that comes later.
     other.run("CREATE TABLE later (a)");
-    db.track_table("later").unwrap();
+    db.sql().track_table("later").unwrap();
     other.run("DROP TABLE later");
-    db.create_store("later", "files", None, None).unwrap();
-    db.put(b"/later/f", b"x").unwrap();
+    db.stores().create("later", "files", None, None).unwrap();
+    db.files().write(b"/later/f", b"x").unwrap();
     db.sync().unwrap();
-    db.unlink(db.resolve(b"/later", true).unwrap().node, &name("f"))
+    db.nodes()
+        .unlink(
+            db.nodes().resolve(b"/later", true).unwrap().node,
+            &name("f"),
+        )
         .unwrap();
     db.sync().unwrap();
     assert_clean(&db);
@@ -505,7 +533,7 @@ fn a_copy_beside_the_original_leaves_unique_values_there() {
             [text("/copy"), integer(5), SqlValue::Null]
         ]
     );
-    db.unlink(R, &name("a")).unwrap();
+    db.nodes().unlink(R, &name("a")).unwrap();
     db.sync().unwrap();
     assert_eq!(restore(&db, &then, "/a", to("/again")), 1);
     assert_eq!(
@@ -547,7 +575,7 @@ fn plain_sql_has_moments_by_its_times() {
     check("before any commit");
     moment(&db, 2);
     check("settled");
-    db.unlink(R, &name("a")).unwrap();
+    db.nodes().unlink(R, &name("a")).unwrap();
     moment(&db, 3);
     check("gone");
     assert_clean(&db);

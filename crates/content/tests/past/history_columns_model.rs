@@ -65,21 +65,23 @@ fn bytes(value: &SqlValue) -> Option<Vec<u8>> {
 fn assert_shows(db: &Database, moment: &Moment, then: &Seen, what: &str) {
     let columns = columns_of(db);
     let then = by_columns(then, &columns);
-    let mut session = db.sql_as_of(moment).unwrap();
+    let mut session = db.sql().open_as_of(moment).unwrap();
     assert_eq!(seen(&mut session, &columns), then, "TEMPORAL-4: {what}");
     drop(session);
     let past = db.as_of(moment).unwrap();
     for (path, (_, values)) in &then {
-        let node = past.resolve(path.as_bytes(), false).unwrap().node;
+        let node = past.nodes().resolve(path.as_bytes(), false).unwrap().node;
         for (name, value) in values {
-            let found = past.xattr(node, format!("user.column.{name}").as_bytes());
+            let found = past
+                .attributes()
+                .get(node, format!("user.column.{name}").as_bytes());
             match bytes(value) {
                 Some(value) => assert_eq!(found.unwrap(), value, "{what}: {path} {name}"),
                 None => assert_eq!(kind(found), ErrorKind::NoAttribute, "{what}: {path} {name}"),
             }
         }
     }
-    let rows = db.rows_as_of(&past, "main", None).unwrap();
+    let rows = db.sql().rows_as_of(&past, "main", None).unwrap();
     let named = rows.rows[0].columns[1..].to_vec();
     let mut by_inode: BTreeMap<String, Vec<SqlValue>> = BTreeMap::new();
     for row in rows.rows {
@@ -119,26 +121,29 @@ fn some_path(rng: &mut Rng) -> String {
 /// One change of files, which may be refused.
 fn change_files(db: &Database, rng: &mut Rng) -> Result<(), larder::Error> {
     let path = some_path(rng);
-    let (parent, last) = db.resolve_parent(path.as_bytes())?;
+    let (parent, last) = db.nodes().resolve_parent(path.as_bytes())?;
     match rng.below(6) {
         0 | 1 => {
             if path.ends_with('e') || path.len() == 3 {
                 let kind = larder::NewNode::Directory;
-                db.create_node(parent, &last, kind, 0o755, common::OWNER)?;
+                db.nodes()
+                    .create_node(parent, &last, kind, 0o755, common::OWNER)?;
             } else {
-                db.put(path.as_bytes(), &pattern(rng.below(9000) as usize, 1))?;
+                db.files()
+                    .write(path.as_bytes(), pattern(rng.below(9000) as usize, 1))?;
             }
         }
-        2 => db.unlink(parent, &last)?,
-        3 => db.remove_dir(parent, &last)?,
+        2 => db.nodes().unlink(parent, &last)?,
+        3 => db.nodes().remove_dir(parent, &last)?,
         4 => {
-            let (to, other) = db.resolve_parent(some_path(rng).as_bytes())?;
-            db.rename(parent, &last, to, &other, RenameMode::Replace)?;
+            let (to, other) = db.nodes().resolve_parent(some_path(rng).as_bytes())?;
+            db.nodes()
+                .rename(parent, &last, to, &other, RenameMode::Replace)?;
         }
         _ => {
-            let node = db.resolve(path.as_bytes(), false)?.node;
-            let (to, other) = db.resolve_parent(some_path(rng).as_bytes())?;
-            db.link(node, to, &other)?;
+            let node = db.nodes().resolve(path.as_bytes(), false)?.node;
+            let (to, other) = db.nodes().resolve_parent(some_path(rng).as_bytes())?;
+            db.nodes().link(node, to, &other)?;
         }
     }
     Ok(())
@@ -163,20 +168,21 @@ fn change_columns(db: &Database, other: &Client, rng: &mut Rng) {
     };
     match rng.below(5) {
         0 => other.run(&sql),
-        1 => drop(db.transaction(|txn| {
+        1 => drop(db.transactions().run(|txn| {
             txn.sql(&sql, &[])?;
             let moved = path.replace("/f", "/g");
-            let _may_fail = txn.put(moved.as_bytes(), b"in a transaction");
+            let _may_fail = txn.files().write(moved.as_bytes(), b"in a transaction");
             Ok(())
         })),
         2 => {
-            let node = db.resolve(path.as_bytes(), false).unwrap().node;
+            let node = db.nodes().resolve(path.as_bytes(), false).unwrap().node;
             let name = format!("user.column.{column}");
             let value = value.to_string();
             match rng.below(3) {
-                0 => drop(db.remove_xattr(node, name.as_bytes())),
+                0 => drop(db.attributes().remove(node, name.as_bytes())),
                 _ => db
-                    .set_xattr(node, name.as_bytes(), value.as_bytes(), XattrMode::Set)
+                    .attributes()
+                    .set(node, name.as_bytes(), value.as_bytes(), XattrMode::Set)
                     .unwrap(),
             }
         }
@@ -192,7 +198,7 @@ fn random_changes_read_as_the_model_says() {
         let other = client(dir.path());
         let mut rng = Rng::new(seed);
         other.run("ALTER TABLE main ADD COLUMN c0; ALTER TABLE main ADD COLUMN c1;");
-        db.track_table("main").unwrap();
+        db.sql().track_table("main").unwrap();
         let mut columns_made = 2;
         let mut known: Vec<(Moment, Seen)> = Vec::new();
         for step in 0..150 {
@@ -223,12 +229,12 @@ fn random_changes_read_as_the_model_says() {
                     let (moment, then) = rng.pick(&known).clone();
                     let columns = columns_of(&db);
                     let then = by_columns(&then, &columns);
-                    let mut now = db.sql(true).unwrap();
+                    let mut now = db.sql().open(true).unwrap();
                     let present = seen(&mut now, &columns);
                     drop(now);
                     if rng.chance(30) {
-                        db.rollback(&moment, None, false).unwrap();
-                        let is = seen(&mut db.sql(true).unwrap(), &columns);
+                        db.history().rollback(&moment, None, false).unwrap();
+                        let is = seen(&mut db.sql().open(true).unwrap(), &columns);
                         assert_eq!(is, then, "ROLLBACK-2: {what}");
                         continue;
                     }
@@ -244,10 +250,10 @@ fn random_changes_read_as_the_model_says() {
                         is_exact: true,
                         ..RestoreOptions::default()
                     };
-                    let done = db.restore(&past, Some(root.as_bytes()), &options);
+                    let done = db.history().restore(&past, Some(root.as_bytes()), &options);
                     drop(past);
                     done.unwrap_or_else(|error| panic!("{what}: {error}"));
-                    let is = seen(&mut db.sql(true).unwrap(), &columns);
+                    let is = seen(&mut db.sql().open(true).unwrap(), &columns);
                     let values = |seen: &Seen| -> BTreeMap<String, BTreeMap<String, SqlValue>> {
                         let below = seen.iter().filter(|(path, _)| path.starts_with(&root));
                         below
@@ -265,7 +271,7 @@ fn random_changes_read_as_the_model_says() {
             if rng.chance(40) {
                 let at = moment(&db, step);
                 let columns = columns_of(&db);
-                let now = seen(&mut db.sql(true).unwrap(), &columns);
+                let now = seen(&mut db.sql().open(true).unwrap(), &columns);
                 known.push((at, now));
             }
             if rng.chance(10) && !known.is_empty() {

@@ -39,24 +39,25 @@ fn an_undo_takes_columns_back() {
         '/d/%' ORDER BY path";
     let before = query(&db, sql);
     // A removal.
-    db.unlink(d, &name("a")).unwrap();
+    db.nodes().unlink(d, &name("a")).unwrap();
     db.sync().unwrap();
     let removal = newest();
     moment(&db, 2);
-    db.undo(removal, false).unwrap();
+    db.history().undo(removal, false).unwrap();
     assert_eq!(query(&db, sql), before, "CONTENT-12");
-    assert_ne!(db.resolve(b"/d/a", false).unwrap().node, a);
+    assert_ne!(db.nodes().resolve(b"/d/a", false).unwrap().node, a);
     // A transaction of files and columns.
-    db.transaction(|txn| {
-        txn.sql("UPDATE main SET rating = 1 WHERE rating = 5", &[])?;
-        txn.put(b"/d/a", b"changed")?;
-        txn.unlink(d, &name("b"))?;
-        txn.put(b"/d/new", b"n").map(drop)
-    })
-    .unwrap();
+    db.transactions()
+        .run(|txn| {
+            txn.sql("UPDATE main SET rating = 1 WHERE rating = 5", &[])?;
+            txn.files().write(b"/d/a", b"changed")?;
+            txn.nodes().unlink(d, &name("b"))?;
+            txn.files().write(b"/d/new", b"n").map(drop)
+        })
+        .unwrap();
     let both = newest();
     moment(&db, 3);
-    let told = db.undo(both, true).unwrap();
+    let told = db.history().undo(both, true).unwrap();
     let events: Vec<(String, LogEvent)> = told
         .changes
         .iter()
@@ -75,20 +76,20 @@ fn an_undo_takes_columns_back() {
         events,
         expected.map(|(path, event)| (path.to_owned(), event))
     );
-    db.undo(both, false).unwrap();
+    db.history().undo(both, false).unwrap();
     assert_eq!(query(&db, sql), before, "CONTENT-12");
-    assert_eq!(db.get(b"/d/a").unwrap(), b"a");
+    assert_eq!(db.files().read(b"/d/a").unwrap(), b"a");
     // Plain SQL alone, and what came later.
     other.run(
         "UPDATE main SET tag = 'new' WHERE ino = (SELECT ino FROM main_path WHERE path = '/d/b')",
     );
     let plain = number(moment(&db, 4)) - 1;
     set(&db, "UPDATE main SET rating = 6 WHERE rating = 5");
-    let error = db.undo(plain, false).unwrap_err();
+    let error = db.history().undo(plain, false).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Conflict, "{error}");
     assert!(error.to_string().contains("/d/b"), "{error}");
     set(&db, "UPDATE main SET rating = 5 WHERE rating = 6");
-    db.undo(plain, false).unwrap();
+    db.history().undo(plain, false).unwrap();
     assert_eq!(query(&db, sql), before);
     assert_clean(&db);
 }
@@ -107,15 +108,16 @@ fn a_log_and_a_diff_name_changed_columns() {
     moment(&db, 2);
     let mut told = Vec::new();
     for path in [None, Some(&b"/a"[..])] {
-        db.log(path, None, &mut |commit| {
-            for change in commit.changes {
-                if change.event == LogEvent::Columns {
-                    told.push(String::from_utf8_lossy(&change.path).into_owned());
+        db.history()
+            .log(path, None, &mut |commit| {
+                for change in commit.changes {
+                    if change.event == LogEvent::Columns {
+                        told.push(String::from_utf8_lossy(&change.path).into_owned());
+                    }
                 }
-            }
-            ControlFlow::Continue(())
-        })
-        .unwrap();
+                ControlFlow::Continue(())
+            })
+            .unwrap();
     }
     assert_eq!(told, ["/a", "/a"], "CONTENT-10");
     let past = db.as_of(&then).unwrap();
@@ -135,7 +137,7 @@ fn a_log_and_a_diff_name_changed_columns() {
     assert_eq!(changed(&past, &db), expected, "CONTENT-11");
     assert_eq!(changed(&db, &past), expected);
     // Another inode in its place has the columns of then, or not.
-    db.unlink(R, &name("a")).unwrap();
+    db.nodes().unlink(R, &name("a")).unwrap();
     put(&db, R, "a", b"a");
     db.sync().unwrap();
     assert!(!changed(&past, &db).contains(&expected[0]));
@@ -148,12 +150,12 @@ fn a_rollback_brings_columns_back() {
     let dir = tempfile::tempdir().unwrap();
     let (db, other) = rated(dir.path());
     other.run("ALTER TABLE main ADD COLUMN grade DEFAULT 3");
-    db.create_store("photos", "files", None, None).unwrap();
+    db.stores().create("photos", "files", None, None).unwrap();
     other.run("ALTER TABLE photos ADD COLUMN place");
-    db.track_table("photos").unwrap();
+    db.sql().track_table("photos").unwrap();
     put(&db, R, "a", b"a");
     put(&db, R, "none", b"b");
-    db.put(b"/photos/p", b"p").unwrap();
+    db.files().write(b"/photos/p", b"p").unwrap();
     db.sync().unwrap();
     set(
         &db,
@@ -165,8 +167,8 @@ fn a_rollback_brings_columns_back() {
     let main = "SELECT path, ino, rating, grade FROM main JOIN main_path USING (ino) ORDER BY path";
     let photos = "SELECT ino, place FROM photos ORDER BY ino";
     let before = (query(&db, main), query(&db, photos));
-    db.unlink(R, &name("a")).unwrap();
-    db.unlink(R, &name("none")).unwrap();
+    db.nodes().unlink(R, &name("a")).unwrap();
+    db.nodes().unlink(R, &name("none")).unwrap();
     put(&db, R, "new", b"n");
     set(
         &db,
@@ -174,22 +176,28 @@ fn a_rollback_brings_columns_back() {
     );
     let between = moment(&db, 2);
     let seen = query(&db, main);
-    let dry = db.rollback(&then, Some(b"/photos"), true).unwrap();
-    let report = db.rollback(&then, Some(b"/photos"), false).unwrap();
+    let dry = db
+        .history()
+        .rollback(&then, Some(b"/photos"), true)
+        .unwrap();
+    let report = db
+        .history()
+        .rollback(&then, Some(b"/photos"), false)
+        .unwrap();
     assert_eq!(dry.rows, report.rows);
     assert_eq!(report.left, [] as [String; 0]);
     assert_eq!(
         (query(&db, main), query(&db, photos)),
         (seen.clone(), before.1.clone())
     );
-    let dry = db.rollback(&then, None, true).unwrap();
-    let report = db.rollback(&then, None, false).unwrap();
+    let dry = db.history().rollback(&then, None, true).unwrap();
+    let report = db.history().rollback(&then, None, false).unwrap();
     assert_eq!(dry.rows, report.rows);
     assert_eq!((query(&db, main), query(&db, photos)), before, "ROLLBACK-2");
     // What had nothing in it left no record when it went, and came back with a default.
     assert_eq!(asked(&db, &then, main), before.0, "TEMPORAL-5");
     assert_eq!(asked(&db, &between, main), seen, "TEMPORAL-4");
-    db.rollback(&between, None, false).unwrap();
+    db.history().rollback(&between, None, false).unwrap();
     assert_eq!(query(&db, main), seen, "ROLLBACK-2");
     assert_eq!(asked(&db, &then, main), before.0, "TEMPORAL-5");
     assert_clean(&db);
@@ -204,15 +212,15 @@ fn a_seal_covers_columns() {
     db.sync().unwrap();
     set(&db, "UPDATE main SET rating = 5");
     db.sync().unwrap();
-    db.create_snapshot("s").unwrap();
-    db.seal_snapshot("s", None).unwrap();
+    db.snapshots().create("s").unwrap();
+    db.snapshots().seal("s", None).unwrap();
     let findings = || {
-        let report = db.verify_seals(&VerifyOptions::default()).unwrap();
+        let report = db.snapshots().verify(&VerifyOptions::default()).unwrap();
         let found = report.seals.into_iter().flat_map(|seal| seal.findings);
         found.map(|finding| finding.what).collect::<Vec<String>>()
     };
     set(&db, "UPDATE main SET rating = 1");
-    db.unlink(R, &name("b")).unwrap();
+    db.nodes().unlink(R, &name("b")).unwrap();
     db.sync().unwrap();
     assert_eq!(findings(), [] as [String; 0]);
     other.run(&format!(
@@ -236,7 +244,7 @@ fn clones_have_the_columns_of_what_they_were_made_from() {
     let d = folder(&db, R, "d");
     let a = put(&db, d, "a", &pattern(30_000, 1));
     put(&db, d, "plain", b"none");
-    db.link(a, d, &name("linked")).unwrap();
+    db.nodes().link(a, d, &name("linked")).unwrap();
     let outside = put(&db, R, "outside", b"outside");
     db.sync().unwrap();
     let in_d = |file: &str| format!("(SELECT ino FROM main_path WHERE path = '/d/{file}')");
@@ -282,7 +290,7 @@ fn clones_have_the_columns_of_what_they_were_made_from() {
         ]
     };
     assert_eq!(of("/d"), expected("/d", integer(7)));
-    db.clone_path(None, b"/d", b"/copy").unwrap();
+    db.files().clone_path(None, b"/d", b"/copy").unwrap();
     assert_eq!(of("/copy"), expected("/copy", SqlValue::Null));
     // Neither follows the other.
     set(
@@ -292,42 +300,54 @@ fn clones_have_the_columns_of_what_they_were_made_from() {
     assert_eq!(of("/copy"), expected("/copy", SqlValue::Null));
     // Of the past, beside the original and without it, again and again.
     let past = db.as_of(&then).unwrap();
-    db.clone_path(Some(&past), b"/d", b"/was").unwrap();
+    db.files().clone_path(Some(&past), b"/d", b"/was").unwrap();
     assert_eq!(of("/was"), expected("/was", SqlValue::Null));
     for file in ["a", "linked", "plain"] {
-        db.unlink(d, &name(file)).unwrap();
+        db.nodes().unlink(d, &name(file)).unwrap();
     }
     for path in ["/back", "/again"] {
-        db.clone_path(Some(&past), b"/d", path.as_bytes()).unwrap();
+        db.files()
+            .clone_path(Some(&past), b"/d", path.as_bytes())
+            .unwrap();
         assert_eq!(of(path), expected(path, SqlValue::Null));
     }
     // Another store has no such columns.
-    let store = db.create_store("two", "files", None, None).unwrap();
-    db.clone_path(None, b"/copy", b"/two/copy").unwrap();
-    let there = db.resolve(b"/two/copy/a", false).unwrap().node;
+    let store = db.stores().create("two", "files", None, None).unwrap();
+    db.files().clone_path(None, b"/copy", b"/two/copy").unwrap();
+    let there = db.nodes().resolve(b"/two/copy/a", false).unwrap().node;
     assert_eq!(there.store, store.store);
-    assert!(db.xattrs(there).unwrap().is_empty());
+    assert!(db.attributes().list(there).unwrap().is_empty());
     // Nor has one that shows another at another moment.
     let Moment::Seq(seq) = then else {
         panic!("{then:?}")
     };
-    db.create_store("shown", &format!("asof=seq:{seq}"), None, None)
+    db.stores()
+        .create("shown", &format!("asof=seq:{seq}"), None, None)
         .unwrap();
-    db.clone_path(None, b"/shown/d", b"/of-shown").unwrap();
+    db.files()
+        .clone_path(None, b"/shown/d", b"/of-shown")
+        .unwrap();
     let is_null = |row: &Vec<SqlValue>| row[1..].iter().all(|value| *value == SqlValue::Null);
     assert!(of("/of-shown").iter().all(is_null));
     // What a constraint refuses is refused as a whole, and can be left out.
     set(&db, "UPDATE main SET cover = NULL");
-    db.unlink(R, &name("outside")).unwrap();
+    db.nodes().unlink(R, &name("outside")).unwrap();
     db.sync().unwrap();
-    let refused = db.clone_path(Some(&past), b"/d", b"/none").unwrap_err();
+    let refused = db
+        .files()
+        .clone_path(Some(&past), b"/d", b"/none")
+        .unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Sql, "{refused}");
     assert!(refused.to_string().contains("--no-columns"), "{refused}");
-    assert_eq!(kind(db.resolve(b"/none", false)), ErrorKind::NotFound);
+    assert_eq!(
+        kind(db.nodes().resolve(b"/none", false)),
+        ErrorKind::NotFound
+    );
     let without = CloneOptions {
         without_columns: true,
     };
-    db.clone_path_with(Some(&past), b"/d", b"/none", &without)
+    db.files()
+        .clone_path_with(Some(&past), b"/d", b"/none", &without)
         .unwrap();
     assert!(of("/none").iter().all(is_null));
     assert_clean(&db);
@@ -347,7 +367,7 @@ fn columns_in_conditions_and_expressions_of_unique_indexes_are_not_cloned() {
          UPDATE main SET home = 1, title = 'A', rating = 1, ratings = 2, tag = 3 WHERE kind = \
          'file';",
     );
-    db.clone_path(None, b"/a", b"/b").unwrap();
+    db.files().clone_path(None, b"/a", b"/b").unwrap();
     let found = query(
         &db,
         "SELECT home, title, rating, ratings, tag FROM main JOIN main_path USING (ino) WHERE path \

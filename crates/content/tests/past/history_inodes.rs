@@ -14,13 +14,15 @@ const R: NodeId = NodeId::ROOT;
 
 fn rename(db: &Database, from: (NodeId, &str), to: (NodeId, &str)) {
     let mode = RenameMode::Replace;
-    db.rename(from.0, &name(from.1), to.0, &name(to.1), mode)
+    db.nodes()
+        .rename(from.0, &name(from.1), to.0, &name(to.1), mode)
         .unwrap();
 }
 
 fn exchange(db: &Database, from: (NodeId, &str), to: (NodeId, &str)) {
     let mode = RenameMode::Exchange;
-    db.rename(from.0, &name(from.1), to.0, &name(to.1), mode)
+    db.nodes()
+        .rename(from.0, &name(from.1), to.0, &name(to.1), mode)
         .unwrap();
 }
 
@@ -62,16 +64,16 @@ fn restore(db: &Database, moment: &Moment, path: &str, is_exact: bool) -> Restor
         ..RestoreOptions::default()
     };
     let path = path.as_bytes();
-    let planned = db.restore(&past, Some(path), &options).unwrap();
+    let planned = db.history().restore(&past, Some(path), &options).unwrap();
     options.is_dry = false;
-    let done = db.restore(&past, Some(path), &options).unwrap();
+    let done = db.history().restore(&past, Some(path), &options).unwrap();
     assert_eq!(planned, done.planned(), "a dry run tells what is done");
     if is_exact {
         assert_eq!(diff((&past, path), (db, path)).unwrap().changes, []);
-        let again = db.restore(&past, Some(path), &options).unwrap();
+        let again = db.history().restore(&past, Some(path), &options).unwrap();
         assert_eq!(again, RestoreReport::default());
         for path in [&b"/"[..], path] {
-            let [was, is] = [&past, db].map(|db| db.resolve(path, false).unwrap());
+            let [was, is] = [&past, db].map(|db| db.nodes().resolve(path, false).unwrap());
             assert_eq!(is.mtime_ns, was.mtime_ns, "{path:?}");
         }
     }
@@ -92,7 +94,7 @@ fn names_of_users_that_look_like_those_between_two_places_stay() {
     db.sync().unwrap();
     restore(&db, &then, "/", true);
     let is = [(R, stays), (R, comes), (top, "one"), (top, "two")];
-    let is = is.map(|(parent, text)| db.lookup(parent, &name(text)).unwrap().node);
+    let is = is.map(|(parent, text)| db.nodes().lookup(parent, &name(text)).unwrap().node);
     assert_eq!(is, [nodes[0], nodes[1], one, two], "CONTENT-12");
 }
 
@@ -107,7 +109,7 @@ fn what_was_renamed_keeps_what_is_joined_to_it() {
     let inner = folder(&db, top, "inner");
     let deep = folder(&db, inner, "deep");
     put(&db, deep, "file", b"deep");
-    db.link(x, inner, &name("x too")).unwrap();
+    db.nodes().link(x, inner, &name("x too")).unwrap();
     rate(&db);
     let then = moment(&db, 1);
     let was = joined(&db);
@@ -130,12 +132,12 @@ fn what_was_renamed_keeps_what_is_joined_to_it() {
 
     // Two that exchanged their names, and one of them written.
     exchange(&db, (top, "y"), (top, "z"));
-    db.put(b"/2026/y", b"z changed").unwrap();
+    db.files().write(b"/2026/y", b"z changed").unwrap();
     db.sync().unwrap();
     restore(&db, &then, "/2026", false);
     assert_eq!(joined(&db), was, "CONTENT-12");
-    assert_eq!(db.get(b"/2026/y").unwrap(), b"y");
-    assert_eq!(db.get(b"/2026/z").unwrap(), b"z");
+    assert_eq!(db.files().read(b"/2026/y").unwrap(), b"y");
+    assert_eq!(db.files().read(b"/2026/z").unwrap(), b"z");
 
     // In a ring; one name of two; a directory with what is in it, and more.
     rename(&db, (top, "y"), (top, "t"));
@@ -166,7 +168,7 @@ fn what_was_renamed_keeps_what_is_joined_to_it() {
     let is = joined(&db);
     assert_eq!(is["/2026/z"], was["/2026/z"]);
     assert_ne!(is["/2026/y"].0, was["/2026/y"].0);
-    assert_eq!(db.get(b"/2026/y").unwrap(), b"y");
+    assert_eq!(db.files().read(b"/2026/y").unwrap(), b"y");
     assert_eq!((z, y).0.ino.0, is["/2026/z"].0);
 
     // Not exactly: what was not there stays, with its inode.
@@ -179,8 +181,8 @@ fn what_was_renamed_keeps_what_is_joined_to_it() {
     for path in ["/2026/b.jpg", "/2026/outer", "/2026/outer/deep/file"] {
         assert_eq!(is[path], before[path], "{path}");
     }
-    assert_eq!(db.get(b"/2026/a.jpg").unwrap(), b"a");
-    assert_eq!(db.get(b"/2026/inner/deep/file").unwrap(), b"deep");
+    assert_eq!(db.files().read(b"/2026/a.jpg").unwrap(), b"a");
+    assert_eq!(db.files().read(b"/2026/inner/deep/file").unwrap(), b"deep");
     assert_clean(&db);
 }
 
@@ -211,18 +213,24 @@ fn renames_of_any_kind_lose_no_inode() {
             let ((a, b), (c, d)) = (names[from].clone(), names[to].clone());
             // What cannot be, such as a directory into itself, is refused.
             if rng.chance(50) {
-                let done = db.rename(a, &name(&b), c, &name(&d), RenameMode::Exchange);
+                let done = db
+                    .nodes()
+                    .rename(a, &name(&b), c, &name(&d), RenameMode::Exchange);
                 drop(done);
             } else {
                 let parent = *rng.pick(&folders);
                 let text = format!("m{}", rng.below(6));
                 let mode = RenameMode::NoReplace;
-                if db.rename(a, &name(&b), parent, &name(&text), mode).is_ok() {
+                if db
+                    .nodes()
+                    .rename(a, &name(&b), parent, &name(&text), mode)
+                    .is_ok()
+                {
                     names[from] = (parent, text);
                 }
             }
             if rng.chance(20) {
-                db.put(b"/moment", b"another").unwrap();
+                db.files().write(b"/moment", b"another").unwrap();
                 db.sync().unwrap();
             }
         }
@@ -255,7 +263,7 @@ fn check_inexact(
     let past = db.as_of(then).unwrap();
     let before = joined(db);
     let options = RestoreOptions::default();
-    match db.restore(&past, Some(b"/"), &options) {
+    match db.history().restore(&past, Some(b"/"), &options) {
         Ok(_) => {}
         Err(error) => {
             assert_eq!(error.kind(), ErrorKind::Exists, "{error}");
@@ -269,11 +277,11 @@ fn check_inexact(
         assert!(!stays || is.get(path) == Some(found), "seed {seed}: {path}");
     }
     for (path, (ino, _)) in was {
-        let attr = past.resolve(path.as_bytes(), false).unwrap();
-        let now = db.resolve(path.as_bytes(), false).unwrap();
+        let attr = past.nodes().resolve(path.as_bytes(), false).unwrap();
+        let now = db.nodes().resolve(path.as_bytes(), false).unwrap();
         assert_eq!(now.kind, attr.kind, "seed {seed}: {path}");
         if attr.kind == FileKind::File {
-            let [was, is] = [&past, db].map(|db| db.get(path.as_bytes()).unwrap());
+            let [was, is] = [&past, db].map(|db| db.files().read(path.as_bytes()).unwrap());
             assert_eq!(is, was, "seed {seed}: {path}");
             // Where both names were there, each has its own again.
             let lies = before.iter().find(|(_, (found, _))| found == ino);
@@ -284,11 +292,11 @@ fn check_inexact(
             );
         }
     }
-    let again = db.restore(&past, Some(b"/"), &options).unwrap();
+    let again = db.history().restore(&past, Some(b"/"), &options).unwrap();
     assert_eq!(again, RestoreReport::default());
 }
 
 fn was_file(past: &Database, path: &str) -> bool {
-    let found = past.resolve(path.as_bytes(), false);
+    let found = past.nodes().resolve(path.as_bytes(), false);
     found.is_ok_and(|attr| attr.kind == FileKind::File)
 }

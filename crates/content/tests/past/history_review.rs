@@ -2,8 +2,8 @@
 
 use crate::common::{assert_clean, make, name, open, pattern, put};
 use larder::{
-    CreateOptions, Database, Moment, NodeId, OpenOptions, PruneCut, SqlValue, TransactionOptions,
-    begin_detached, commit_long,
+    CreateOptions, Database, DatabaseOptions, Moment, NodeId, PruneCut, SqlValue,
+    TransactionOptions, begin_detached, commit_long,
 };
 use larder_object::EngineOptions;
 use std::path::{Path, PathBuf};
@@ -37,7 +37,7 @@ fn plain_sql(dir: &Path, sql: &str) {
 
 fn rows_of(db: &Database, moment: &Moment) -> Vec<Vec<SqlValue>> {
     let past = db.as_of(moment).unwrap();
-    let found = db.rows_as_of(&past, "t", None).unwrap();
+    let found = db.sql().rows_as_of(&past, "t", None).unwrap();
     found.rows.into_iter().map(|row| row.values).collect()
 }
 
@@ -57,11 +57,11 @@ fn commits_that_are_no_groups_swallow_no_plain_sql() {
     let node = make(&db, R, "f");
     plain_sql(dir.path(), "CREATE TABLE t (n)");
     plain_sql(dir.path(), "INSERT INTO t VALUES (0)");
-    db.track_table("t").unwrap();
+    db.sql().track_table("t").unwrap();
     db.sync().unwrap();
-    db.create_store("other", "files", None, None).unwrap();
+    db.stores().create("other", "files", None, None).unwrap();
     let early = db.now_ns();
-    db.put(b"/g", b"1").unwrap();
+    db.files().write(b"/g", b"1").unwrap();
     db.sync().unwrap();
     let mut ids = Vec::new();
     type Make<'m> = &'m mut dyn FnMut(&mut Vec<u64>);
@@ -73,14 +73,18 @@ fn commits_that_are_no_groups_swallow_no_plain_sql() {
             commit_long(&path, ids.pop().unwrap()).map(drop).unwrap();
         }),
         ("the end of a long transaction", &mut |_| {
-            db.begin_long("two").unwrap().abort().unwrap();
+            db.transactions()
+                .begin_long("two")
+                .unwrap()
+                .abort()
+                .unwrap();
         }),
         ("the end of a store", &mut |_| {
-            db.destroy_store("other").unwrap();
+            db.stores().destroy("other").unwrap();
         }),
         ("a prune", &mut |_| {
             let cut = PruneCut::OlderThan(Moment::At(early));
-            db.prune(cut, None, false).unwrap();
+            db.history().prune(cut, None, false).unwrap();
         }),
     ];
     for (n, (what, make)) in (1..).zip(makers) {
@@ -112,14 +116,22 @@ fn commits_that_are_no_groups_swallow_no_plain_sql() {
             "TEMPORAL-1: {what}"
         );
         let now = db.as_of(&Moment::At(db.now_ns())).unwrap();
-        assert_eq!(now.attr(node).unwrap().mode, mode, "HISTORY-6: {what}");
-        db.create_snapshot("now").unwrap();
+        assert_eq!(
+            now.nodes().metadata(node).unwrap().mode,
+            mode,
+            "HISTORY-6: {what}"
+        );
+        db.snapshots().create("now").unwrap();
         let snapshot = Moment::Snapshot("now".into());
         assert_eq!(rows_of(&db, &snapshot), rows(n), "HISTORY-6: {what}");
         let shown = db.as_of(&snapshot).unwrap();
-        assert_eq!(shown.attr(node).unwrap().mode, mode, "HISTORY-6: {what}");
+        assert_eq!(
+            shown.nodes().metadata(node).unwrap().mode,
+            mode,
+            "HISTORY-6: {what}"
+        );
         drop((now, shown));
-        db.destroy_snapshot("now").unwrap();
+        db.snapshots().destroy("now").unwrap();
     }
     assert_clean(&db);
 }
@@ -128,7 +140,7 @@ fn commits_that_are_no_groups_swallow_no_plain_sql() {
 fn full_of_history(dir: &Path) -> Database {
     let db = create(dir);
     for round in 0..40 {
-        db.put(b"/file", &pattern(4 << 20, round)).unwrap();
+        db.files().write(b"/file", pattern(4 << 20, round)).unwrap();
         db.sync().unwrap();
     }
     db
@@ -140,23 +152,25 @@ fn room_that_another_one_made_is_tried() {
     let db = full_of_history(dir.path());
     let bytes = pattern(50 << 20, 99);
     let mut runs = 0;
-    db.transaction(|txn| {
-        runs += 1;
-        let done = txn.put(b"/large", &bytes);
-        if done.is_err() {
-            // Somebody else comes first, and makes all the room there is.
-            txn.abort();
-            db.begin_with(&TransactionOptions {
-                is_immediate: true,
-                ..TransactionOptions::default()
-            })?
-            .abort();
-        }
-        done.map(drop)
-    })
-    .unwrap();
+    db.transactions()
+        .run(|txn| {
+            runs += 1;
+            let done = txn.files().write(b"/large", &bytes);
+            if done.is_err() {
+                // Somebody else comes first, and makes all the room there is.
+                txn.abort();
+                db.transactions()
+                    .begin_with(&TransactionOptions {
+                        is_immediate: true,
+                        ..TransactionOptions::default()
+                    })?
+                    .abort();
+            }
+            done.map(drop)
+        })
+        .unwrap();
     assert_eq!(runs, 2, "TIME-5");
-    assert!(db.get(b"/large").unwrap() == bytes);
+    assert!(db.files().read(b"/large").unwrap() == bytes);
     assert_clean(&db);
 }
 
@@ -169,16 +183,18 @@ fn who_leaves_the_pool_short_fills_it() {
         has_background: false,
         ..EngineOptions::default()
     };
-    let options = OpenOptions {
+    let options = DatabaseOptions {
         engine,
-        ..OpenOptions::default()
+        ..DatabaseOptions::default()
     };
     let db = Database::open(&dir.path().join("t.larder"), options).unwrap();
     for round in 0..20 {
-        let txn = db.begin().unwrap();
-        txn.put(b"/file", &pattern(1 << 20, 100 + round)).unwrap();
+        let txn = db.transactions().begin().unwrap();
+        txn.files()
+            .write(b"/file", pattern(1 << 20, 100 + round))
+            .unwrap();
         txn.commit().unwrap();
-        let space = db.space().unwrap();
+        let space = db.maintenance().space().unwrap();
         assert!(space.free_bytes >= (64 << 20) / 16, "TIME-5: {space:?}");
     }
     assert_clean(&db);
@@ -220,9 +236,9 @@ impl Place {
 
     /// Beside others a session needs a background, to give the writer lock on.
     fn open(&self, has_background: bool) -> Database {
-        let options = OpenOptions {
+        let options = DatabaseOptions {
             engine: self.engine(has_background),
-            ..OpenOptions::default()
+            ..DatabaseOptions::default()
         };
         Database::open(&self.path(), options).unwrap()
     }
@@ -233,7 +249,7 @@ impl Place {
 
     /// Writes and commits, and gives the writer lock back.
     fn put(&self, db: &Database, path: &[u8], bytes: &[u8]) {
-        db.put(path, bytes).unwrap();
+        db.files().write(path, bytes).unwrap();
         db.sync().unwrap();
         self.pass(1_000_000_000);
     }
@@ -244,17 +260,17 @@ fn a_snapshot_that_another_session_destroys_holds_nothing_any_more() {
     let place = Place::new(Some(64 << 20));
     let db = place.open(true);
     place.put(&db, b"/f", &pattern(1 << 20, 1));
-    db.create_snapshot("kept").unwrap();
+    db.snapshots().create("kept").unwrap();
     place.put(&db, b"/f", &pattern(1 << 20, 2));
     place.pass(2 * HOUR_NS);
     place.put(&db, b"/g", b"a look at what is held");
-    assert!(db.space().unwrap().retired_bytes >= 1 << 20);
+    assert!(db.maintenance().space().unwrap().retired_bytes >= 1 << 20);
     let other = place.open(true);
-    other.destroy_snapshot("kept").unwrap();
+    other.snapshots().destroy("kept").unwrap();
     other.close().unwrap();
     place.put(&db, b"/g", b"once");
     place.put(&db, b"/g", b"and again");
-    let space = db.space().unwrap();
+    let space = db.maintenance().space().unwrap();
     assert!(space.retired_bytes < 1 << 20, "{space:?}");
     assert_clean(&db);
 }
@@ -267,24 +283,29 @@ fn a_prune_that_has_to_wait_is_made_by_whoever_commits_then() {
     for salt in 0..4 {
         place.put(&db, b"/f", &pattern(1 << 20, salt));
     }
-    let pruned = db.prune(PruneCut::All, None, false).unwrap().report;
+    let pruned = db
+        .history()
+        .prune(PruneCut::All, None, false)
+        .unwrap()
+        .report;
     assert!(pruned.is_waiting, "nothing waits: nothing is tested");
     db.close().unwrap();
     reader.close().unwrap();
     let db = place.open(true);
     place.put(&db, b"/g", b"once");
     place.put(&db, b"/g", b"and again");
-    let space = db.space().unwrap();
+    let space = db.maintenance().space().unwrap();
     assert_eq!(space.retired_bytes, 0, "TIME-6: {space:?}");
     let (begins, _) = db
         .history()
+        .report()
         .map(|of| (of.begins_seq, of.begins_ns))
         .unwrap();
     assert!(begins >= pruned.begins_seq, "TIME-6");
     // What is superseded later is kept as ever, and a guarantee ends the wish.
     place.put(&db, b"/f", &pattern(1 << 20, 9));
     place.put(&db, b"/g", b"later");
-    assert!(db.space().unwrap().retired_bytes >= 1 << 20);
+    assert!(db.maintenance().space().unwrap().retired_bytes >= 1 << 20);
     assert_clean(&db);
 }
 
@@ -298,13 +319,13 @@ fn shrinking_looks_at_what_applying_copies() {
     let file = put(&db, R, "file", &pattern(1 << 20, 5));
     db.sync().unwrap();
     for at in 0..20 {
-        db.unlink(R, &name(&format!("f{at}"))).unwrap();
+        db.nodes().unlink(R, &name(&format!("f{at}"))).unwrap();
     }
     db.sync().unwrap();
     place.pass(1_000_000_000);
-    db.create_snapshot("kept").unwrap();
+    db.snapshots().create("kept").unwrap();
     place.pass(1_000_000_000);
-    let handle = db.open_file(file, true).unwrap();
+    let handle = db.nodes().open(file, true).unwrap();
     for block in (0..256).step_by(4) {
         handle
             .write_at(block * 4096, &pattern(4096, block))
@@ -313,11 +334,15 @@ fn shrinking_looks_at_what_applying_copies() {
     handle.sync().unwrap();
     drop(handle);
     let begun = std::time::Instant::now();
-    let refused = db.shrink(Some(26 << 20), false, &mut |_, _| {});
+    let refused = db
+        .maintenance()
+        .shrink(Some(26 << 20), false, &mut |_, _| {});
     let told = refused.unwrap_err().to_string();
     assert!(told.contains("snapshot 'kept'"), "{told}");
     assert!(begun.elapsed() < std::time::Duration::from_millis(1500));
-    db.destroy_snapshot("kept").unwrap();
-    db.shrink(Some(26 << 20), false, &mut |_, _| {}).unwrap();
+    db.snapshots().destroy("kept").unwrap();
+    db.maintenance()
+        .shrink(Some(26 << 20), false, &mut |_, _| {})
+        .unwrap();
     assert_clean(&db);
 }

@@ -21,7 +21,7 @@ fn values_of_every_kind_have_a_past() {
              INSERT INTO t VALUES (1, 'text', NULL, -9223372036854775808), (2, x'00ff', 1e300, 0.1),
                (3, '', x'', '[\"x\",\"00\"]'), (4, 'it''s', 9e999, 3.0), (5, 1, 2, '{}');",
     );
-    db.track_table("T").unwrap();
+    db.sql().track_table("T").unwrap();
     let before = present(&db, "t");
     let then = moment(&db, 1);
     assert_eq!(as_of(&db, &then, "t"), before);
@@ -55,7 +55,7 @@ fn replace_upsert_and_keys_that_move_are_seen() {
     );
     let tables = ["u", "w", "k", "bare"];
     for table in tables {
-        db.track_table(table).unwrap();
+        db.sql().track_table(table).unwrap();
     }
     let mut moments = Vec::new();
     let steps = [
@@ -116,7 +116,7 @@ fn alter_table_goes_on_working() {
     let other = client(dir.path());
     other
         .run("CREATE TABLE t (id INTEGER PRIMARY KEY, a, b); INSERT INTO t VALUES (1, 'a1', 'b1')");
-    db.track_table("t").unwrap();
+    db.sql().track_table("t").unwrap();
     let first = moment(&db, 1);
     let row = |values: &[&str]| {
         let text = values.iter().map(|text| match *text {
@@ -159,7 +159,8 @@ fn alter_table_goes_on_working() {
     moment(&db, 9);
     assert_eq!(as_of(&db, &fourth, "s"), row(&["z4", "c2"]), "TEMPORAL-2");
     let names: Vec<String> = db
-        .temporal_tables()
+        .sql()
+        .tracked_tables()
         .unwrap()
         .into_iter()
         .map(|table| table.name)
@@ -167,7 +168,7 @@ fn alter_table_goes_on_working() {
     assert_eq!(names, ["s"]);
     other.run("DROP TABLE s");
     moment(&db, 10);
-    assert_eq!(db.temporal_tables().unwrap(), []);
+    assert_eq!(db.sql().tracked_tables().unwrap(), []);
     assert_clean(&db);
 }
 
@@ -177,7 +178,7 @@ fn plain_sql_has_moments_by_its_times() {
     let db = create(dir.path());
     let other = client(dir.path());
     other.run("CREATE TABLE t (id INTEGER PRIMARY KEY, n)");
-    db.track_table("t").unwrap();
+    db.sql().track_table("t").unwrap();
     moment(&db, 1);
     // No commit of the engine in between.
     let mut seen = Vec::new();
@@ -209,24 +210,26 @@ fn plain_sql_has_moments_by_its_times() {
     check("later");
     // A transaction of ours is as of its end, all at once.
     let before = db.now_ns();
-    db.transaction(|txn| {
-        txn.sql("INSERT INTO t VALUES (10, 1)", &[])?;
-        wait_ms(3);
-        txn.put(b"/with", b"it")?;
-        txn.sql("INSERT INTO t VALUES (11, 1)", &[])?;
-        Ok(())
-    })
-    .unwrap();
+    db.transactions()
+        .run(|txn| {
+            txn.sql("INSERT INTO t VALUES (10, 1)", &[])?;
+            wait_ms(3);
+            txn.files().write(b"/with", b"it")?;
+            txn.sql("INSERT INTO t VALUES (11, 1)", &[])?;
+            Ok(())
+        })
+        .unwrap();
     let after = db.now_ns();
     assert_eq!(as_of(&db, &Moment::At(before), "t").len(), 0);
     for step_ns in (before..after).step_by(500_000) {
         let past = db.as_of(&Moment::At(step_ns)).unwrap();
-        let has_file = past.resolve(b"/with", false).is_ok();
-        let rows = db.rows_as_of(&past, "t", None).unwrap().rows.len();
+        let has_file = past.nodes().resolve(b"/with", false).is_ok();
+        let rows = db.sql().rows_as_of(&past, "t", None).unwrap().rows.len();
         assert_eq!(rows, if has_file { 2 } else { 0 }, "CONTENT-9");
     }
     // SQL alone is a commit too.
-    db.transaction(|txn| txn.sql("DELETE FROM t", &[]).map(drop))
+    db.transactions()
+        .run(|txn| txn.sql("DELETE FROM t", &[]).map(drop))
         .unwrap();
     assert_eq!(as_of(&db, &Moment::At(after), "t").len(), 2);
     assert_eq!(as_of(&db, &Moment::At(db.now_ns()), "t").len(), 0);
@@ -241,7 +244,7 @@ fn random_changes_read_as_the_model_says() {
         let mut db = create(dir.path());
         let other = client(dir.path());
         other.run("CREATE TABLE t (id INTEGER PRIMARY KEY, u INTEGER UNIQUE, n TEXT)");
-        db.track_table("t").unwrap();
+        db.sql().track_table("t").unwrap();
         let mut rng = Rng::new(seed);
         let mut seen: Vec<(Moment, Vec<Vec<SqlValue>>)> = Vec::new();
         for step in 0..120 {
@@ -256,7 +259,7 @@ fn random_changes_read_as_the_model_says() {
                 _ => format!("DELETE FROM t WHERE u = {u}"),
             };
             match rng.below(3) {
-                0 => drop(db.transaction(|txn| txn.sql(&sql, &[]).map(drop))),
+                0 => drop(db.transactions().run(|txn| txn.sql(&sql, &[]).map(drop))),
                 1 => drop(query(&db, &sql)),
                 _ => drop(other.try_run(&sql)),
             }
@@ -304,8 +307,8 @@ fn a_directory_and_its_rows_come_back_at_once() {
              CASCADE, text);
              CREATE TABLE tag (word TEXT PRIMARY KEY, dir TEXT)",
     );
-    db.track_table("note").unwrap();
-    db.track_table("tag").unwrap();
+    db.sql().track_table("note").unwrap();
+    db.sql().track_table("tag").unwrap();
     let folder = folder(&db, R, "d");
     let file = put(&db, folder, "a", b"content");
     let stays = put(&db, R, "stays", b"x");
@@ -314,16 +317,17 @@ fn a_directory_and_its_rows_come_back_at_once() {
         "INSERT INTO note VALUES (1, {}, 'of a'), (2, {}, 'of stays'), (3, {}, 'of d')",
         file.ino, stays.ino, folder.ino
     );
-    db.transaction(|txn| {
-        txn.sql(&sql, &[])?;
-        txn.sql("INSERT INTO tag VALUES ('x', '/d'), ('y', '/e')", &[])
-            .map(drop)
-    })
-    .unwrap();
+    db.transactions()
+        .run(|txn| {
+            txn.sql(&sql, &[])?;
+            txn.sql("INSERT INTO tag VALUES ('x', '/d'), ('y', '/e')", &[])
+                .map(drop)
+        })
+        .unwrap();
     let then = Moment::At(db.now_ns());
     wait_ms(3);
-    db.unlink(folder, &name("a")).unwrap();
-    db.remove_dir(R, &name("d")).unwrap();
+    db.nodes().unlink(folder, &name("a")).unwrap();
+    db.nodes().remove_dir(R, &name("d")).unwrap();
     db.sync().unwrap();
     other.run("DELETE FROM tag; UPDATE note SET text = 'changed'");
     assert_eq!(
@@ -333,8 +337,11 @@ fn a_directory_and_its_rows_come_back_at_once() {
     );
 
     let past = db.as_of(&then).unwrap();
-    assert_eq!(past.get(b"/d/a").unwrap(), b"content");
-    assert_eq!(db.rows_as_of(&past, "note", None).unwrap().rows.len(), 3);
+    assert_eq!(past.files().read(b"/d/a").unwrap(), b"content");
+    assert_eq!(
+        db.sql().rows_as_of(&past, "note", None).unwrap().rows.len(),
+        3
+    );
     let rows = |table: &str, filter: Option<&str>| RestoreRows {
         table: table.into(),
         filter: filter.map(str::to_owned),
@@ -346,7 +353,7 @@ fn a_directory_and_its_rows_come_back_at_once() {
         ],
         ..RestoreOptions::default()
     };
-    let report = db.restore(&past, Some(b"/d"), &options).unwrap();
+    let report = db.history().restore(&past, Some(b"/d"), &options).unwrap();
     assert_eq!(report.steps.len(), 2);
     assert_eq!(
         (report.rows[0].inserted_count, report.rows[1].inserted_count),
@@ -369,20 +376,21 @@ fn a_directory_and_its_rows_come_back_at_once() {
     );
     assert_eq!(query(&db, "SELECT * FROM tag").len(), 1);
     // All or nothing: a filter that is wrong takes the files back too.
-    db.unlink(db.resolve(b"/d", false).unwrap().node, &name("a"))
+    db.nodes()
+        .unlink(db.nodes().resolve(b"/d", false).unwrap().node, &name("a"))
         .unwrap();
     db.sync().unwrap();
     options.rows = vec![rows("tag", Some("nonsense ="))];
-    let refused = db.restore(&past, Some(b"/d"), &options);
+    let refused = db.history().restore(&past, Some(b"/d"), &options);
     assert_eq!(kind(refused), ErrorKind::Sql);
     assert_eq!(
-        kind(db.resolve(b"/d/a", false)),
+        kind(db.nodes().resolve(b"/d/a", false)),
         ErrorKind::NotFound,
         "CONTENT-12"
     );
     options.rows = vec![rows("main", None)];
     assert_eq!(
-        kind(db.restore(&past, None, &options)),
+        kind(db.history().restore(&past, None, &options)),
         ErrorKind::InvalidInput
     );
     assert_clean(&db);
@@ -397,10 +405,10 @@ fn a_long_transaction_leaves_a_past() {
         "CREATE TABLE t (word TEXT PRIMARY KEY NOT NULL, n); INSERT INTO t VALUES ('a', 1), ('b', \
          2), ('c', 3)",
     );
-    db.track_table("t").unwrap();
+    db.sql().track_table("t").unwrap();
     let then = moment(&db, 1);
     let before = present(&db, "t");
-    let long = db.begin_long("test").unwrap();
+    let long = db.transactions().begin_long("test").unwrap();
     query(
         long.database().unwrap(),
         "UPDATE t SET n = 22 WHERE word = 'b'; DELETE FROM t WHERE word = 'c'; INSERT INTO t \
@@ -432,19 +440,19 @@ fn what_has_no_past_is_refused() {
         ("wide", ErrorKind::InvalidInput),
         ("nobody", ErrorKind::NotFound),
     ] {
-        assert_eq!(kind(db.track_table(table)), expected, "{table}");
+        assert_eq!(kind(db.sql().track_table(table)), expected, "{table}");
     }
     let early = moment(&db, 1);
     moment(&db, 2);
-    db.track_table("t").unwrap();
-    db.track_table("t").unwrap();
+    db.sql().track_table("t").unwrap();
+    db.sql().track_table("t").unwrap();
     let past = db.as_of(&early).unwrap();
     assert_eq!(
-        kind(db.rows_as_of(&past, "t", None)),
+        kind(db.sql().rows_as_of(&past, "t", None)),
         ErrorKind::InvalidInput
     );
-    db.untrack_table("t").unwrap();
-    assert_eq!(kind(db.untrack_table("t")), ErrorKind::NotFound);
+    db.sql().untrack_table("t").unwrap();
+    assert_eq!(kind(db.sql().untrack_table("t")), ErrorKind::NotFound);
     query(&db, "INSERT INTO t VALUES (1)");
     assert_eq!(
         query(
@@ -456,7 +464,7 @@ fn what_has_no_past_is_refused() {
     // Plain SQL cannot forge what the triggers write.
     let forged = "INSERT INTO larder_history (id, until_seq, what, ino, key, since_seq) \
                   SELECT -5, 1 + value, 'row', 1, 1, 0 FROM larder_meta WHERE key = 'commit_seq'";
-    let mut session = db.sql(false).unwrap();
+    let mut session = db.sql().open(false).unwrap();
     assert!(
         session.execute(forged, &mut |_| Ok(())).is_err(),
         "HISTORY-2"
@@ -466,5 +474,5 @@ fn what_has_no_past_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let db = common::create_without_history(dir.path(), None);
     query(&db, "CREATE TABLE t (n)");
-    assert_eq!(kind(db.track_table("t")), ErrorKind::InvalidInput);
+    assert_eq!(kind(db.sql().track_table("t")), ErrorKind::InvalidInput);
 }

@@ -24,7 +24,7 @@ fn a_row_that_took_the_place_of_another_stays() {
     let db = create(dir.path());
     let other = client(dir.path());
     other.run("CREATE TABLE album (path TEXT PRIMARY KEY, title TEXT)");
-    db.track_table("album").unwrap();
+    db.sql().track_table("album").unwrap();
     other.run("INSERT INTO album VALUES ('/2026/a.jpg', 'The sea'), (NULL, 'nowhere')");
     let then = moment(&db, 1);
     let was = present(&db, "album");
@@ -88,7 +88,7 @@ fn a_row_that_took_a_place_within_the_millisecond_is_another() {
              INSERT INTO album VALUES (NULL, NEW.title);
          END;",
     );
-    db.track_table("album").unwrap();
+    db.sql().track_table("album").unwrap();
     other.run("INSERT INTO album VALUES (NULL, 'nowhere')");
     let then = moment(&db, 1);
     // SQLite's clock stands while a statement runs.
@@ -111,7 +111,7 @@ fn a_number_that_was_given_anew_is_a_conflict() {
     let db = create(dir.path());
     let other = client(dir.path());
     other.run("CREATE TABLE note (id INTEGER PRIMARY KEY, text)");
-    db.track_table("note").unwrap();
+    db.sql().track_table("note").unwrap();
     other.run("INSERT INTO note (text) VALUES ('first'), ('second')");
     let then = moment(&db, 1);
     let was = present(&db, "note");
@@ -175,7 +175,7 @@ fn a_restore_touches_no_other_rows() {
             let db = create(dir.path());
             let other = client(dir.path());
             other.run(sql);
-            db.track_table(table).unwrap();
+            db.sql().track_table(table).unwrap();
             let mut rng = Rng::new(seed);
             let mut seen: Vec<(Moment, Vec<Vec<SqlValue>>)> = Vec::new();
             for step in 0..50_u64 {
@@ -264,7 +264,7 @@ fn what_an_older_version_kept_is_not_mistaken() {
     let db = create(dir.path());
     let other = client(dir.path());
     other.run("CREATE TABLE t (word TEXT PRIMARY KEY, n)");
-    db.track_table("t").unwrap();
+    db.sql().track_table("t").unwrap();
     let early = moment(&db, 1);
     // It went by the rowid.
     let triggers = query(
@@ -297,7 +297,7 @@ fn what_an_older_version_kept_is_not_mistaken() {
     other.run("UPDATE t SET n = 4; DELETE FROM t WHERE word = 'a'");
     let later = moment(&db, 3);
     let past = db.as_of(&early).unwrap();
-    let refused = db.rows_as_of(&past, "t", None).unwrap_err();
+    let refused = db.sql().rows_as_of(&past, "t", None).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::InvalidInput, "{refused}");
     assert!(
         refused.to_string().contains("is tracked since"),
@@ -308,7 +308,7 @@ fn what_an_older_version_kept_is_not_mistaken() {
     assert_eq!(as_of(&db, &later, "t"), present(&db, "t"));
     restore_rows(&db, &then, "t", None, true).unwrap();
     assert_eq!(present(&db, "t"), was);
-    let names: Vec<_> = db.temporal_tables().unwrap();
+    let names: Vec<_> = db.sql().tracked_tables().unwrap();
     assert_eq!(names.len(), 1);
     assert_clean(&db);
 }
@@ -321,9 +321,9 @@ fn a_temporary_table_ends_no_tracking() {
     other.run(
         "CREATE TABLE album (path TEXT PRIMARY KEY, title); INSERT INTO album VALUES ('/a', 'A')",
     );
-    db.track_table("album").unwrap();
+    db.sql().track_table("album").unwrap();
     let first = moment(&db, 1);
-    let mut session = db.sql(false).unwrap();
+    let mut session = db.sql().open(false).unwrap();
     let mut run = |sql: &str| session.execute(sql, &mut |_| Ok(())).unwrap();
     run("CREATE TEMP TABLE album AS SELECT * FROM album");
     run("BEGIN; UPDATE main.album SET title = 'B'; COMMIT");
@@ -333,7 +333,7 @@ fn a_temporary_table_ends_no_tracking() {
     let third = moment(&db, 3);
     run("UPDATE main.album SET title = 'C', year = 2027");
     drop(session);
-    let tables = db.temporal_tables().unwrap();
+    let tables = db.sql().tracked_tables().unwrap();
     assert_eq!(tables.len(), 1, "TEMPORAL-1");
     other.run("DELETE FROM album");
     moment(&db, 4);
@@ -354,7 +354,7 @@ fn replace_is_seen_through_every_unique_index() {
          CREATE UNIQUE INDEX t_cover ON t (album) WHERE cover /* where */ AND album <> ' where ';
          CREATE TABLE e (n); CREATE UNIQUE INDEX e_n ON e (lower(n))",
     );
-    db.track_table("t").unwrap();
+    db.sql().track_table("t").unwrap();
     let mut seen = Vec::new();
     for (salt, step) in [
         "INSERT INTO t VALUES (1, 'a', 1, 'x'), (2, 'b', 0, 'x'), (3, 'c', 0, 'x'), (4, 'd', 1, \
@@ -383,7 +383,7 @@ fn replace_is_seen_through_every_unique_index() {
         panic!("{before:?}")
     };
     assert_eq!(query(&db, count), [[SqlValue::Integer(before + 1)]]);
-    let refused = db.track_table("e").unwrap_err();
+    let refused = db.sql().track_table("e").unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::InvalidInput, "{refused}");
     assert!(refused.to_string().contains("'e_n'"), "{refused}");
     assert_clean(&db);
@@ -401,7 +401,7 @@ fn keys_are_told_apart_byte_by_byte() {
          ROWID",
     );
     for table in ["k", "r", "w"] {
-        db.track_table(table).unwrap();
+        db.sql().track_table(table).unwrap();
         other.run(&format!(
             "INSERT INTO {table} VALUES ('a', 'x'), ('b', 'y')"
         ));
@@ -441,9 +441,13 @@ fn with_rows(
         ..RestoreOptions::default()
     };
     let past = db.as_of(moment)?;
-    let planned = db.restore(&past, Some(path.as_bytes()), &options)?;
+    let planned = db
+        .history()
+        .restore(&past, Some(path.as_bytes()), &options)?;
     options.is_dry = false;
-    let done = db.restore(&past, Some(path.as_bytes()), &options)?;
+    let done = db
+        .history()
+        .restore(&past, Some(path.as_bytes()), &options)?;
     assert_eq!(planned, done.planned(), "a dry run tells what is done");
     Ok(done)
 }
@@ -462,7 +466,7 @@ fn rows_follow_a_file_that_another_took_the_place_of() {
     );
     let tables = ["note", "stars", "tag"];
     for table in tables {
-        db.track_table(table).unwrap();
+        db.sql().track_table(table).unwrap();
     }
     let folder = folder(&db, R, "d");
     let file = put(&db, folder, "a", b"content");
@@ -488,22 +492,23 @@ fn rows_follow_a_file_that_another_took_the_place_of() {
     let expected = [row(&["/d/a", "of a", "5", "sea"])];
     assert_eq!(joined(), expected);
     // As editors write, where saves keep nothing: the inode goes, and its rows by the foreign keys.
-    db.set_save_keeps("main", false).unwrap();
+    db.stores().set_save_keeps("main", false).unwrap();
     put(&db, folder, "new", b"edited");
-    db.rename(
-        folder,
-        &name("new"),
-        folder,
-        &name("a"),
-        RenameMode::Replace,
-    )
-    .unwrap();
+    db.nodes()
+        .rename(
+            folder,
+            &name("new"),
+            folder,
+            &name("a"),
+            RenameMode::Replace,
+        )
+        .unwrap();
     db.sync().unwrap();
     assert_eq!(joined().len(), 0);
     let report = with_rows(&db, &then, "/d/a", &tables).unwrap();
     let inserted: Vec<u64> = report.rows.iter().map(|rows| rows.inserted_count).collect();
     assert_eq!(inserted, [1, 1, 1]);
-    assert_eq!(db.get(b"/d/a").unwrap(), b"content");
+    assert_eq!(db.files().read(b"/d/a").unwrap(), b"content");
     assert_eq!(joined(), expected, "CONTENT-12");
     // Again, and when all is gone: the inode of then is not mistaken for that of now.
     let nothing = |report: RestoreReport| {
@@ -514,14 +519,14 @@ fn rows_follow_a_file_that_another_took_the_place_of() {
         }
     };
     nothing(with_rows(&db, &then, "/d/a", &tables).unwrap());
-    db.unlink(folder, &name("a")).unwrap();
-    db.remove_dir(R, &name("d")).unwrap();
+    db.nodes().unlink(folder, &name("a")).unwrap();
+    db.nodes().remove_dir(R, &name("d")).unwrap();
     db.sync().unwrap();
     assert_eq!(joined().len(), 0);
     with_rows(&db, &then, "/d", &tables).unwrap();
     assert_eq!(joined(), expected, "CONTENT-12");
     nothing(with_rows(&db, &then, "/d", &tables).unwrap());
     assert_eq!(joined(), expected);
-    assert_eq!(kind(db.attr(file)), ErrorKind::NotFound);
+    assert_eq!(kind(db.nodes().metadata(file)), ErrorKind::NotFound);
     assert_clean(&db);
 }

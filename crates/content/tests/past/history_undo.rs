@@ -23,34 +23,43 @@ fn a_commit_is_taken_back_where_nothing_built_on_it() {
     put(&db, deep, "file", b"deep");
     let before = now(&db);
     // One commit with everything in it.
-    db.transaction(|txn| {
-        txn.put(b"/d/kept", b"changed")?;
-        let change = SetAttr {
-            mode: Some(0o600),
-            ..SetAttr::default()
-        };
-        txn.set_attr(kept, &change)?;
-        txn.unlink(d, &name("gone"))?;
-        txn.unlink(deep, &name("file"))?;
-        txn.remove_dir(d, &name("deep"))?;
-        txn.rename(R, &name("one"), R, &name("two"), RenameMode::Exchange)?;
-        let new = txn.create_node(R, &name("new"), NewNode::Directory, 0o755, common::OWNER)?;
-        txn.put(b"/new/inside", b"x")?;
-        txn.link(two, new.node, &name("another"))?;
-        txn.set_xattr(one, b"user.k", b"v", XattrMode::Set)
-    })
-    .unwrap();
+    db.transactions()
+        .run(|txn| {
+            txn.files().write(b"/d/kept", b"changed")?;
+            let change = SetAttr {
+                mode: Some(0o600),
+                ..SetAttr::default()
+            };
+            txn.nodes().set_attr(kept, &change)?;
+            txn.nodes().unlink(d, &name("gone"))?;
+            txn.nodes().unlink(deep, &name("file"))?;
+            txn.nodes().remove_dir(d, &name("deep"))?;
+            txn.nodes()
+                .rename(R, &name("one"), R, &name("two"), RenameMode::Exchange)?;
+            let new = txn.nodes().create_node(
+                R,
+                &name("new"),
+                NewNode::Directory,
+                0o755,
+                common::OWNER,
+            )?;
+            txn.files().write(b"/new/inside", b"x")?;
+            txn.nodes().link(two, new.node, &name("another"))?;
+            txn.attributes().set(one, b"user.k", b"v", XattrMode::Set)
+        })
+        .unwrap();
     let Moment::Seq(seq) = now(&db) else {
         panic!("a number")
     };
     // Something beside it, which stays.
     put(&db, R, "later", b"later");
-    db.set_xattr(two, b"user.other", b"w", XattrMode::Set)
+    db.attributes()
+        .set(two, b"user.other", b"w", XattrMode::Set)
         .unwrap();
     db.sync().unwrap();
-    let dry = db.undo(seq, true).unwrap();
-    assert_eq!(db.get(b"/d/kept").unwrap(), b"changed");
-    let report = db.undo(seq, false).unwrap();
+    let dry = db.history().undo(seq, true).unwrap();
+    assert_eq!(db.files().read(b"/d/kept").unwrap(), b"changed");
+    let report = db.history().undo(seq, false).unwrap();
     assert_eq!(dry, report);
     assert_eq!(report.seq, seq);
     let past = db.as_of(&before).unwrap();
@@ -75,9 +84,9 @@ fn a_commit_is_taken_back_where_nothing_built_on_it() {
     let Moment::Seq(undone) = now(&db) else {
         panic!("a number")
     };
-    db.undo(undone, false).unwrap();
-    assert_eq!(db.get(b"/d/kept").unwrap(), b"changed");
-    assert_eq!(db.get(b"/new/inside").unwrap(), b"x");
+    db.history().undo(undone, false).unwrap();
+    assert_eq!(db.files().read(b"/d/kept").unwrap(), b"changed");
+    assert_eq!(db.files().read(b"/new/inside").unwrap(), b"x");
     assert_clean(&db);
 }
 
@@ -91,20 +100,20 @@ fn an_undo_that_conflicts_does_nothing() {
         other => panic!("{other:?}"),
     };
     number();
-    db.put(b"/file", b"second").unwrap();
+    db.files().write(b"/file", b"second").unwrap();
     let written = number();
     folder(&db, R, "d");
     let made = number();
-    db.unlink(R, &name("file")).unwrap();
+    db.nodes().unlink(R, &name("file")).unwrap();
     let removed = number();
     put(&db, R, "file", b"another");
     let again = number();
-    let d = db.resolve(b"/d", false).unwrap().node;
+    let d = db.nodes().resolve(b"/d", false).unwrap().node;
     put(&db, d, "inside", b"x");
     let inside = number();
     let before = now(&db);
     for (seq, path) in [(written, "/file"), (made, "d"), (removed, "file")] {
-        let refused = db.undo(seq, false).unwrap_err();
+        let refused = db.history().undo(seq, false).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Conflict, "{refused}");
         assert!(refused.to_string().contains(path), "{path}: {refused}");
     }
@@ -112,16 +121,23 @@ fn an_undo_that_conflicts_does_nothing() {
     assert_eq!(diff((&past, b"/"), (&db, b"/")).unwrap().changes, []);
     // Newest first there is no conflict.
     for seq in [inside, again, removed, made] {
-        db.undo(seq, false).unwrap();
+        db.history().undo(seq, false).unwrap();
     }
-    assert_eq!(db.get(b"/file").unwrap(), b"second");
+    assert_eq!(db.files().read(b"/file").unwrap(), b"second");
     // But the file that came back is another inode, which commits before its end know nothing of.
-    let refused = db.undo(written, false).unwrap_err();
+    let refused = db.history().undo(written, false).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Conflict, "{refused}");
-    assert_eq!(db.get(b"/file").unwrap(), b"second");
-    assert_eq!(kind(db.attr(file)), ErrorKind::NotFound, "CATALOG-4");
-    assert_eq!(kind(db.undo(0, false)), ErrorKind::InvalidInput);
-    assert_eq!(kind(db.undo(999_999, false)), ErrorKind::InvalidInput);
+    assert_eq!(db.files().read(b"/file").unwrap(), b"second");
+    assert_eq!(
+        kind(db.nodes().metadata(file)),
+        ErrorKind::NotFound,
+        "CATALOG-4"
+    );
+    assert_eq!(kind(db.history().undo(0, false)), ErrorKind::InvalidInput);
+    assert_eq!(
+        kind(db.history().undo(999_999, false)),
+        ErrorKind::InvalidInput
+    );
     assert_clean(&db);
 }
 
@@ -135,22 +151,23 @@ fn what_moved_into_a_new_directory_comes_out_of_it() {
     let q = folder(&db, p, "q");
     let before = now(&db);
     let past = db.as_of(&before).unwrap();
-    let root = db.attr(R).unwrap();
+    let root = db.nodes().metadata(R).unwrap();
     let undone = |done: &dyn Fn()| {
         done();
         let Moment::Seq(seq) = now(&db) else {
             panic!("a number")
         };
-        db.undo(seq, false).unwrap();
+        db.history().undo(seq, false).unwrap();
         assert_eq!(diff((&past, b"/"), (&db, b"/")).unwrap().changes, []);
-        assert_eq!(db.resolve(b"/top/a", false).unwrap().node, file);
-        assert_eq!(db.resolve(b"/top/p/q", false).unwrap().node, q);
-        assert_eq!(db.attr(R).unwrap().mtime_ns, root.mtime_ns);
+        assert_eq!(db.nodes().resolve(b"/top/a", false).unwrap().node, file);
+        assert_eq!(db.nodes().resolve(b"/top/p/q", false).unwrap().node, q);
+        assert_eq!(db.nodes().metadata(R).unwrap().mtime_ns, root.mtime_ns);
         assert_clean(&db);
     };
     let rename = |from: (NodeId, &str), to: (NodeId, &str)| {
         let mode = RenameMode::NoReplace;
-        db.rename(from.0, &name(from.1), to.0, &name(to.1), mode)
+        db.nodes()
+            .rename(from.0, &name(from.1), to.0, &name(to.1), mode)
             .unwrap();
     };
     undone(&|| {
@@ -176,7 +193,7 @@ fn work_in_the_background_is_no_later_change() {
     let db = create(dir.path(), 64);
     let file = put(&db, R, "file", &pattern(1 << 20, 1));
     now(&db);
-    let handle = db.open_file(file, true).unwrap();
+    let handle = db.nodes().open(file, true).unwrap();
     handle.write_at(8192, &pattern(4096, 2)).unwrap();
     drop(handle);
     let Moment::Seq(seq) = now(&db) else {
@@ -184,7 +201,7 @@ fn work_in_the_background_is_no_later_change() {
     };
     let redo_rows = || {
         let mut rows = Vec::new();
-        let mut session = db.sql(true).unwrap();
+        let mut session = db.sql().open(true).unwrap();
         let mut keep = |row: larder::SqlRow| {
             rows.extend(row.values);
             Ok(())
@@ -196,22 +213,27 @@ fn work_in_the_background_is_no_later_change() {
     };
     assert_ne!(redo_rows(), [larder::SqlValue::Integer(0)]);
     // Written in place, which changes the map.
-    db.defrag(&[], &DefragOptions::default(), &mut |_| {})
+    db.maintenance()
+        .defrag(&[], &DefragOptions::default(), &mut |_| {})
         .unwrap();
     db.sync().unwrap();
     assert_eq!(redo_rows(), [larder::SqlValue::Integer(0)]);
-    db.undo(seq, false).unwrap();
-    assert_eq!(db.get(b"/file").unwrap(), pattern(1 << 20, 1), "CONTENT-10");
+    db.history().undo(seq, false).unwrap();
+    assert_eq!(
+        db.files().read(b"/file").unwrap(),
+        pattern(1 << 20, 1),
+        "CONTENT-10"
+    );
     // But what somebody writes is one, of the same size too.
-    db.put(b"/file", &pattern(1 << 20, 3)).unwrap();
+    db.files().write(b"/file", pattern(1 << 20, 3)).unwrap();
     let Moment::Seq(seq) = now(&db) else {
         panic!("a number")
     };
-    let handle = db.open_file(file, true).unwrap();
+    let handle = db.nodes().open(file, true).unwrap();
     handle.write_at(0, b"later").unwrap();
     drop(handle);
     now(&db);
-    assert_eq!(kind(db.undo(seq, false)), ErrorKind::Conflict);
+    assert_eq!(kind(db.history().undo(seq, false)), ErrorKind::Conflict);
     assert_clean(&db);
 }
 
@@ -222,7 +244,7 @@ fn what_is_placed_whole_later_is_no_later_change() {
     let dir = tempfile::tempdir().unwrap();
     let db = create(dir.path(), 64);
     let files = ["one", "two"].map(|name| put(&db, R, name, b""));
-    let handles = files.map(|file| db.open_file(file, true).unwrap());
+    let handles = files.map(|file| db.nodes().open(file, true).unwrap());
     for part in 0..4 {
         for handle in &handles {
             handle
@@ -237,8 +259,11 @@ fn what_is_placed_whole_later_is_no_later_change() {
     };
     db.close().unwrap();
     let db = open(dir.path());
-    assert!(db.stats().unwrap().commit_seq > seq, "they were placed");
-    db.undo(seq, true).unwrap();
+    assert!(
+        db.maintenance().stats().unwrap().commit_seq > seq,
+        "they were placed"
+    );
+    db.history().undo(seq, true).unwrap();
 }
 
 /// Before, the times of a file told whether somebody had written it.
@@ -247,28 +272,28 @@ fn what_is_written_while_the_clock_stands_still_is_taken_back() {
     type Write = fn(&Database, NodeId);
     let writes: [(&str, usize, Write); 6] = [
         ("a part", 1 << 20, |db, file| {
-            let handle = db.open_file(file, true).unwrap();
+            let handle = db.nodes().open(file, true).unwrap();
             handle.write_at(8192, &pattern(4096, 2)).unwrap();
         }),
         ("all of it", 1 << 20, |db, _| {
-            db.put(b"/file", &pattern(1 << 20, 2)).unwrap();
+            db.files().write(b"/file", pattern(1 << 20, 2)).unwrap();
         }),
         ("a tiny one", 100, |db, _| {
-            db.put(b"/file", &pattern(100, 2)).unwrap();
+            db.files().write(b"/file", pattern(100, 2)).unwrap();
         }),
         ("a hole", 1 << 20, |db, file| {
-            let handle = db.open_file(file, true).unwrap();
+            let handle = db.nodes().open(file, true).unwrap();
             handle
                 .allocate(AllocateMode::PunchHole, 65536, 65536)
                 .unwrap();
         }),
         ("shorter, and as long again", 1 << 20, |db, file| {
-            let handle = db.open_file(file, true).unwrap();
+            let handle = db.nodes().open(file, true).unwrap();
             handle.set_len(1000).unwrap();
             handle.set_len(1 << 20).unwrap();
         }),
         ("moved in itself", 47544, |db, file| {
-            let handle = db.open_file(file, true).unwrap();
+            let handle = db.nodes().open(file, true).unwrap();
             handle.move_range(8192, 15344, 4058).unwrap();
         }),
     ];
@@ -279,22 +304,31 @@ fn what_is_written_while_the_clock_stands_still_is_taken_back() {
         let file = put(&db, R, "file", &pattern(len, 1));
         now(&db);
         write(&db, file);
-        let written = db.get(b"/file").unwrap();
+        let written = db.files().read(b"/file").unwrap();
         assert_ne!(written, pattern(len, 1), "{what}");
         let Moment::Seq(seq) = now(&db) else {
             panic!("a number")
         };
-        db.undo(seq, false)
+        db.history()
+            .undo(seq, false)
             .unwrap_or_else(|error| panic!("{what}: {error}"));
-        assert_eq!(db.get(b"/file").unwrap(), pattern(len, 1), "{what}");
+        assert_eq!(
+            db.files().read(b"/file").unwrap(),
+            pattern(len, 1),
+            "{what}"
+        );
         // The undo was written at the same time as well; and so is what comes after it.
         let Moment::Seq(seq) = now(&db) else {
             panic!("a number")
         };
         write(&db, file);
         now(&db);
-        assert_eq!(kind(db.undo(seq, false)), ErrorKind::Conflict, "{what}");
-        assert_eq!(db.get(b"/file").unwrap(), written, "{what}");
+        assert_eq!(
+            kind(db.history().undo(seq, false)),
+            ErrorKind::Conflict,
+            "{what}"
+        );
+        assert_eq!(db.files().read(b"/file").unwrap(), written, "{what}");
         assert_clean(&db);
     }
 }

@@ -19,22 +19,22 @@ const R: NodeId = NodeId::ROOT;
 
 /// Everything that people can see of a file but where its content lies; the content itself too.
 fn describe(db: &Database, node: NodeId) -> String {
-    let attr = db.attr(node).unwrap();
+    let attr = db.nodes().metadata(node).unwrap();
     let mut xattrs: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
-    for name in db.xattrs(node).unwrap() {
+    for name in db.attributes().list(node).unwrap() {
         if !name.starts_with(b"user.column.") {
-            let value = db.xattr(node, &name).unwrap();
+            let value = db.attributes().get(node, &name).unwrap();
             xattrs.push((name, value));
         }
     }
     xattrs.sort();
     let held = match attr.kind {
         FileKind::File => content(db, node),
-        FileKind::Symlink => db.read_link(node).unwrap(),
+        FileKind::Symlink => db.nodes().read_link(node).unwrap(),
         _ => Vec::new(),
     };
     let hash = larder_testkit::Tree::hash_content(&held);
-    let attr = larder::Attr {
+    let attr = larder::Metadata {
         allocated_bytes: 0,
         ..attr
     };
@@ -46,7 +46,7 @@ fn state(db: &Database) -> BTreeMap<String, String> {
     let mut found = BTreeMap::from([("/".to_owned(), describe(db, R))]);
     let mut waiting = vec![(String::new(), R)];
     while let Some((path, directory)) = waiting.pop() {
-        for entry in db.read_dir(directory, None, 10_000).unwrap() {
+        for entry in db.nodes().read_dir(directory, None, 10_000).unwrap() {
             let path = format!("{path}/{}", entry.name);
             found.insert(path.clone(), describe(db, entry.node));
             if entry.kind == FileKind::Directory {
@@ -87,40 +87,46 @@ fn mode(bits: u32) -> SetAttr {
 fn a_rollback_makes_everything_what_it_was_and_can_be_taken_back() {
     let dir = tempfile::tempdir().unwrap();
     let db = create(dir.path(), 64);
-    db.create_store("side", "files", None, None).unwrap();
-    let side = db.resolve(b"/side", true).unwrap().node;
+    db.stores().create("side", "files", None, None).unwrap();
+    let side = db.nodes().resolve(b"/side", true).unwrap().node;
     let d = folder(&db, R, "d");
     let deep = folder(&db, d, "deep");
     let edited = put(&db, d, "edited", &pattern(300_000, 1));
     let gone = put(&db, deep, "gone", &pattern(90_000, 2));
-    db.link(gone, d, &name("second")).unwrap();
+    db.nodes().link(gone, d, &name("second")).unwrap();
     let small = put(&db, R, "small", b"small");
     let one = put(&db, R, "one", b"1");
     let two = put(&db, R, "two", b"2");
     let target = NewNode::Symlink(b"nowhere");
-    db.create_node(d, &name("link"), target, 0o777, OWNER)
+    db.nodes()
+        .create_node(d, &name("link"), target, 0o777, OWNER)
         .unwrap();
     let device = NewNode::CharDevice(0x0103);
-    db.create_node(d, &name("null"), device, 0o600, OWNER)
+    db.nodes()
+        .create_node(d, &name("null"), device, 0o600, OWNER)
         .unwrap();
-    db.set_xattr(gone, b"user.a", b"1", XattrMode::Set).unwrap();
-    db.set_xattr(d, b"user.d", b"2", XattrMode::Set).unwrap();
+    db.attributes()
+        .set(gone, b"user.a", b"1", XattrMode::Set)
+        .unwrap();
+    db.attributes()
+        .set(d, b"user.d", b"2", XattrMode::Set)
+        .unwrap();
     let old = SetAttr {
         atime: Some(SetTime::At(7)),
         mtime: Some(SetTime::At(-8)),
         uid: Some(1000),
         ..SetAttr::default()
     };
-    db.set_attr(gone, &old).unwrap();
-    db.set_attr(d, &old).unwrap();
+    db.nodes().set_attr(gone, &old).unwrap();
+    db.nodes().set_attr(d, &old).unwrap();
     let in_side = put(&db, side, "file", &pattern(5000, 3));
-    let mut session = db.sql(false).unwrap();
+    let mut session = db.sql().open(false).unwrap();
     run(
         &mut session,
         "CREATE TABLE album (id INTEGER PRIMARY KEY, ino INTEGER REFERENCES main(ino), title TEXT)",
     )
     .unwrap();
-    db.track_table("album").unwrap();
+    db.sql().track_table("album").unwrap();
     let insert = format!(
         "INSERT INTO album VALUES (1, {}, 'gone'), (2, {}, 'small'), (3, NULL, 'none')",
         gone.ino.0, small.ino.0
@@ -136,26 +142,28 @@ fn a_rollback_makes_everything_what_it_was_and_can_be_taken_back() {
         "UPDATE album SET title = 'SMALL' WHERE id = 2",
     )
     .unwrap();
-    db.unlink(deep, &name("gone")).unwrap();
-    db.unlink(d, &name("second")).unwrap();
-    db.unlink(d, &name("link")).unwrap();
-    db.unlink(d, &name("null")).unwrap();
-    db.remove_dir(d, &name("deep")).unwrap();
-    db.rename(R, &name("one"), R, &name("two"), RenameMode::Exchange)
+    db.nodes().unlink(deep, &name("gone")).unwrap();
+    db.nodes().unlink(d, &name("second")).unwrap();
+    db.nodes().unlink(d, &name("link")).unwrap();
+    db.nodes().unlink(d, &name("null")).unwrap();
+    db.nodes().remove_dir(d, &name("deep")).unwrap();
+    db.nodes()
+        .rename(R, &name("one"), R, &name("two"), RenameMode::Exchange)
         .unwrap();
-    db.rename(
-        R,
-        &name("small"),
-        side_free(&db),
-        &name("moved"),
-        RenameMode::Replace,
-    )
-    .unwrap();
-    let file = db.open_file(edited, true).unwrap();
+    db.nodes()
+        .rename(
+            R,
+            &name("small"),
+            side_free(&db),
+            &name("moved"),
+            RenameMode::Replace,
+        )
+        .unwrap();
+    let file = db.nodes().open(edited, true).unwrap();
     file.write_at(100_000, b"overwritten").unwrap();
     drop(file);
-    db.set_attr(edited, &mode(0o600)).unwrap();
-    db.remove_xattr(d, b"user.d").unwrap();
+    db.nodes().set_attr(edited, &mode(0o600)).unwrap();
+    db.attributes().remove(d, b"user.d").unwrap();
     let new = folder(&db, R, "new");
     let later = put(&db, new, "later", &pattern(70_000, 4));
     db.sync().unwrap();
@@ -164,19 +172,19 @@ fn a_rollback_makes_everything_what_it_was_and_can_be_taken_back() {
         &format!("INSERT INTO album VALUES (4, {}, 'later')", later.ino.0),
     )
     .unwrap();
-    db.unlink(side, &name("file")).unwrap();
+    db.nodes().unlink(side, &name("file")).unwrap();
     put(&db, side, "file", b"another");
     drop(session);
     let wrong = newest(&db);
     let before = state(&db);
-    let kept_open = db.open_file(later, false).unwrap();
+    let kept_open = db.nodes().open(later, false).unwrap();
 
-    let dry = db.rollback(&then, None, true).unwrap();
+    let dry = db.history().rollback(&then, None, true).unwrap();
     assert!(dry.changes.len() > 8, "{:?}", dry.changes);
     assert_eq!(dry.rows[0].inserted_count, 1);
     assert_same(&state(&db), &before, "after a dry run");
 
-    let report = db.rollback(&then, None, false).unwrap();
+    let report = db.history().rollback(&then, None, false).unwrap();
     assert_same(&state(&db), &was, "back");
     assert_eq!(report.revived_count, 5, "{report:?}");
     assert_eq!(report.removed_count, 3, "{report:?}");
@@ -188,12 +196,12 @@ fn a_rollback_makes_everything_what_it_was_and_can_be_taken_back() {
     assert_eq!(
         (one.ino, two.ino),
         (
-            db.resolve(b"/one", false).unwrap().node.ino,
-            db.resolve(b"/two", false).unwrap().node.ino
+            db.nodes().resolve(b"/one", false).unwrap().node.ino,
+            db.nodes().resolve(b"/two", false).unwrap().node.ino
         )
     );
-    assert_eq!(db.attr(in_side).unwrap().nlink, 1, "ROLLBACK-1");
-    let mut session = db.sql(false).unwrap();
+    assert_eq!(db.nodes().metadata(in_side).unwrap().nlink, 1, "ROLLBACK-1");
+    let mut session = db.sql().open(false).unwrap();
     let rows = run(&mut session, "SELECT id, ino, title FROM album ORDER BY id").unwrap();
     let row = |id: i64, ino: SqlValue, title: &str| vec![integer(id), ino, text(title)];
     let expected = [
@@ -212,7 +220,7 @@ fn a_rollback_makes_everything_what_it_was_and_can_be_taken_back() {
 
     // A second time there is nothing to do, and no commit.
     let last = now(&db);
-    let again = db.rollback(&then, None, false).unwrap();
+    let again = db.history().rollback(&then, None, false).unwrap();
     assert_eq!(
         (
             again.revived_count,
@@ -229,21 +237,22 @@ fn a_rollback_makes_everything_what_it_was_and_can_be_taken_back() {
     assert_same(&state(&past), &before, "the past of before");
     drop(past);
     assert!(matches!(wrong, Moment::Seq(seq) if report.before_seq >= seq));
-    db.rollback(&Moment::Seq(report.before_seq), None, false)
+    db.history()
+        .rollback(&Moment::Seq(report.before_seq), None, false)
         .unwrap();
     assert_same(&state(&db), &before, "taken back");
     assert_clean(&db);
     db.close().unwrap();
     let db = open(dir.path());
     assert_same(&state(&db), &before, "reopened");
-    db.rollback(&then, None, false).unwrap();
+    db.history().rollback(&then, None, false).unwrap();
     assert_same(&state(&db), &was, "back again");
     assert_clean(&db);
 }
 
 /// Another directory of main, to move something to.
 fn side_free(db: &Database) -> NodeId {
-    db.resolve(b"/d", true).unwrap().node
+    db.nodes().resolve(b"/d", true).unwrap().node
 }
 
 const MIX: Mix = Mix {
@@ -283,6 +292,7 @@ fn run_rollbacks(seed: u64, op_count: usize, rollback_count: usize) {
         }
         if rng.chance(3) {
             tree.database()
+                .maintenance()
                 .defrag(&[], &larder::DefragOptions::default(), &mut |_| {})
                 .unwrap();
         }
@@ -294,7 +304,10 @@ fn run_rollbacks(seed: u64, op_count: usize, rollback_count: usize) {
             rollbacks += 1;
             let (at_ns, made, was) = rng.pick(&moments).clone();
             let when = format!("seed {seed}, rollback {rollbacks} to {made} operations");
-            let report = tree.database().rollback(&Moment::At(at_ns), None, false);
+            let report = tree
+                .database()
+                .history()
+                .rollback(&Moment::At(at_ns), None, false);
             report.unwrap_or_else(|error| panic!("{when}: {error}"));
             assert_same(&state(tree.database()), &was, &when);
             tree.database().sync().unwrap();
@@ -340,28 +353,34 @@ fn rollbacks_to_random_moments_for_many_seeds() {
 fn a_store_goes_back_alone() {
     let dir = tempfile::tempdir().unwrap();
     let db = create(dir.path(), 64);
-    db.create_store("side", "files", None, None).unwrap();
-    let side = db.resolve(b"/side", true).unwrap().node;
+    db.stores().create("side", "files", None, None).unwrap();
+    let side = db.nodes().resolve(b"/side", true).unwrap().node;
     put(&db, side, "a", b"one");
     put(&db, R, "b", b"one");
     let then = newest(&db);
-    db.put(b"/side/a", b"two").unwrap();
-    db.put(b"/b", b"two").unwrap();
+    db.files().write(b"/side/a", b"two").unwrap();
+    db.files().write(b"/b", b"two").unwrap();
     db.sync().unwrap(); // A store is there since the newest commit.
-    db.create_store("late", "files", None, None).unwrap();
-    db.put(b"/late/c", b"two").unwrap();
-    let report = db.rollback(&then, Some(b"/side"), false).unwrap();
+    db.stores().create("late", "files", None, None).unwrap();
+    db.files().write(b"/late/c", b"two").unwrap();
+    let report = db.history().rollback(&then, Some(b"/side"), false).unwrap();
     assert_eq!(report.stores, ["side"]);
     assert_eq!(report.left, Vec::<String>::new());
-    assert_eq!(db.get(b"/side/a").unwrap(), b"one");
-    assert_eq!(db.get(b"/b").unwrap(), b"two");
-    assert_eq!(db.get(b"/late/c").unwrap(), b"two");
-    let main = db.rollback(&then, Some(b"/"), false).unwrap();
+    assert_eq!(db.files().read(b"/side/a").unwrap(), b"one");
+    assert_eq!(db.files().read(b"/b").unwrap(), b"two");
+    assert_eq!(db.files().read(b"/late/c").unwrap(), b"two");
+    let main = db.history().rollback(&then, Some(b"/"), false).unwrap();
     assert_eq!(main.stores, ["main"]);
-    assert_eq!(db.get(b"/b").unwrap(), b"one");
-    let refused = db.rollback(&then, Some(b"/late"), false).unwrap_err();
+    assert_eq!(db.files().read(b"/b").unwrap(), b"one");
+    let refused = db
+        .history()
+        .rollback(&then, Some(b"/late"), false)
+        .unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::InvalidInput);
-    let refused = db.rollback(&then, Some(b"/b"), false).unwrap_err();
+    let refused = db
+        .history()
+        .rollback(&then, Some(b"/b"), false)
+        .unwrap_err();
     assert!(refused.to_string().contains("restore --exact"), "{refused}");
     assert_clean(&db);
 }
@@ -370,11 +389,11 @@ fn a_store_goes_back_alone() {
 fn what_has_no_past_stays_and_is_named() {
     let dir = tempfile::tempdir().unwrap();
     let db = create(dir.path(), 64);
-    db.create_store("doomed", "files", None, None).unwrap();
-    db.put(b"/doomed/f", &pattern(100_000, 1)).unwrap();
+    db.stores().create("doomed", "files", None, None).unwrap();
+    db.files().write(b"/doomed/f", pattern(100_000, 1)).unwrap();
     let node = put(&db, R, "f", b"f");
     db.sync().unwrap();
-    let mut session = db.sql(false).unwrap();
+    let mut session = db.sql().open(false).unwrap();
     run(&mut session, "ALTER TABLE main ADD COLUMN rating INTEGER").unwrap();
     run(&mut session, "UPDATE main SET rating = 5 WHERE size = 1").unwrap();
     run(
@@ -384,13 +403,13 @@ fn what_has_no_past_stays_and_is_named() {
     .unwrap();
     drop(session);
     let then = newest(&db);
-    db.put(b"/g", b"g").unwrap();
+    db.files().write(b"/g", b"g").unwrap();
     db.sync().unwrap(); // Stores are there, and tables are tracked, since the newest commit.
-    db.track_table("late").unwrap();
-    db.create_store("new", "files", None, None).unwrap();
-    db.destroy_store("doomed").unwrap();
-    db.put(b"/f", b"g").unwrap();
-    let report = db.rollback(&then, None, false).unwrap();
+    db.sql().track_table("late").unwrap();
+    db.stores().create("new", "files", None, None).unwrap();
+    db.stores().destroy("doomed").unwrap();
+    db.files().write(b"/f", b"g").unwrap();
+    let report = db.history().rollback(&then, None, false).unwrap();
     let named = [
         ("store 'new'", true),
         ("columns of your own of 'main' (rating)", true),
@@ -404,8 +423,11 @@ fn what_has_no_past_stays_and_is_named() {
         let found = report.left.iter().any(|left| left.contains(what));
         assert_eq!(found, is_named, "{what}: {:?}", report.left);
     }
-    assert_eq!(db.get(b"/f").unwrap(), b"f");
-    assert_eq!(db.xattr(node, b"user.column.rating").unwrap(), b"5");
+    assert_eq!(db.files().read(b"/f").unwrap(), b"f");
+    assert_eq!(
+        db.attributes().get(node, b"user.column.rating").unwrap(),
+        b"5"
+    );
     assert_clean(&db);
 }
 
@@ -415,19 +437,19 @@ fn destroyed_stores_are_named() {
     let dir = tempfile::tempdir().unwrap();
     let db = create(dir.path(), 64);
     for store in ["cloned", "empty"] {
-        db.create_store(store, "files", None, None).unwrap();
+        db.stores().create(store, "files", None, None).unwrap();
     }
-    db.put(b"/cloned/f", &pattern(100_000, 1)).unwrap();
+    db.files().write(b"/cloned/f", pattern(100_000, 1)).unwrap();
     db.sync().unwrap();
     let then = newest(&db);
-    db.clone_path(None, b"/cloned/f", b"/f").unwrap();
-    db.create_store("later", "files", None, None).unwrap();
-    db.put(b"/later/f", &pattern(100_000, 2)).unwrap();
+    db.files().clone_path(None, b"/cloned/f", b"/f").unwrap();
+    db.stores().create("later", "files", None, None).unwrap();
+    db.files().write(b"/later/f", pattern(100_000, 2)).unwrap();
     db.sync().unwrap();
     for store in ["cloned", "empty", "later"] {
-        db.destroy_store(store).unwrap();
+        db.stores().destroy(store).unwrap();
     }
-    db.put(b"/g", b"g").unwrap();
+    db.files().write(b"/g", b"g").unwrap();
     let destroyed = |left: &[String]| -> Vec<String> {
         let which = left
             .iter()
@@ -435,15 +457,15 @@ fn destroyed_stores_are_named() {
         which.cloned().collect()
     };
     for is_dry in [true, false] {
-        let report = db.rollback(&then, None, is_dry).unwrap();
+        let report = db.history().rollback(&then, None, is_dry).unwrap();
         let named = ["cloned", "empty"]
             .map(|store| format!("store '{store}' was destroyed since: it does not come back"));
         assert_eq!(destroyed(&report.left), named);
     }
     // To a moment at which they were gone.
     let after = newest(&db);
-    db.put(b"/h", b"h").unwrap();
-    let report = db.rollback(&after, None, false).unwrap();
+    db.files().write(b"/h", b"h").unwrap();
+    let report = db.history().rollback(&after, None, false).unwrap();
     assert_eq!(destroyed(&report.left), Vec::<String>::new());
     assert_clean(&db);
 }
@@ -454,15 +476,15 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
     drop(create(dir.path(), 64));
     // With a background: a long transaction wants the writer lock from it.
     let db = common::open(dir.path());
-    db.put(b"/f", &pattern(20 << 20, 1)).unwrap();
+    db.files().write(b"/f", pattern(20 << 20, 1)).unwrap();
     let then = newest(&db);
     // What was removed would come back without space (`SHARE-9`); what was changed is written.
-    let node = db.resolve(b"/f", false).unwrap().node;
-    let file = db.open_file(node, true).unwrap();
+    let node = db.nodes().resolve(b"/f", false).unwrap().node;
+    let file = db.nodes().open(node, true).unwrap();
     file.write_at(0, &pattern(20 << 20, 3)).unwrap();
     drop(file);
     db.sync().unwrap();
-    let ask = |moment: Moment| db.rollback(&moment, None, false).unwrap_err();
+    let ask = |moment: Moment| db.history().rollback(&moment, None, false).unwrap_err();
     assert!(ask(Moment::Seq(1 << 40)).to_string().contains("future"));
     assert!(ask(Moment::At(5)).to_string().contains("history begins"));
     assert_eq!(
@@ -470,23 +492,24 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
         ErrorKind::NotFound
     );
     // Not while a long transaction is open.
-    let long = db.begin_long("test").unwrap();
+    let long = db.transactions().begin_long("test").unwrap();
     let refused = ask(then.clone());
     assert_eq!(refused.kind(), ErrorKind::Busy);
     assert!(refused.to_string().contains("larder txn list"), "{refused}");
     long.abort().unwrap();
     // Nothing is half done where there is no room.
-    db.put(b"/g", &pattern(12 << 20, 2)).unwrap();
-    db.create_snapshot("kept").unwrap();
+    db.files().write(b"/g", pattern(12 << 20, 2)).unwrap();
+    db.snapshots().create("kept").unwrap();
     let before = state(&db);
     let full = ask(then.clone());
     assert_eq!(full.kind(), ErrorKind::NoSpace, "{full}");
     assert_same(&state(&db), &before, "refused");
     assert_clean(&db);
-    db.destroy_snapshot("kept").unwrap();
+    db.snapshots().destroy("kept").unwrap();
     let none = create_without(dir.path());
     assert!(
-        none.rollback(&then, None, false)
+        none.history()
+            .rollback(&then, None, false)
             .unwrap_err()
             .to_string()
             .contains("keeps no history")
@@ -515,18 +538,20 @@ fn what_is_open_in_another_session_follows() {
     let file = put(&db, R, "f", &pattern(50_000, 1));
     let then = newest(&db);
     // Open in both, and removed: an orphan that comes back.
-    let here = db.open_file(file, true).unwrap();
-    let there = other.open_file(file, false).unwrap();
+    let here = db.nodes().open(file, true).unwrap();
+    let there = other.nodes().open(file, false).unwrap();
     here.write_at(0, b"changed").unwrap();
-    db.unlink(R, &name("f")).unwrap();
+    db.nodes().unlink(R, &name("f")).unwrap();
     put(&db, R, "new", b"new");
     db.sync().unwrap();
     let before = newest(&db);
-    other.rollback(&then, None, false).unwrap();
-    assert_eq!(other.get(b"/f").unwrap(), pattern(50_000, 1));
+    other.history().rollback(&then, None, false).unwrap();
+    assert_eq!(other.files().read(b"/f").unwrap(), pattern(50_000, 1));
     // Who only looks, learns of it within an instant.
     wait_until("the other session sees it", || {
-        db.get(b"/f").is_ok_and(|found| found == pattern(50_000, 1))
+        db.files()
+            .read(b"/f")
+            .is_ok_and(|found| found == pattern(50_000, 1))
     });
     let mut bytes = vec![0; 50_000];
     for handle in [&here, &there] {
@@ -538,16 +563,23 @@ fn what_is_open_in_another_session_follows() {
     db.sync().unwrap();
     wait_until("the other session reads what was written", || {
         other
-            .get(b"/f")
+            .files()
+            .read(b"/f")
             .is_ok_and(|found| &found[10..15] == b"again")
     });
-    assert_eq!(kind(db.resolve(b"/new", false)), ErrorKind::NotFound);
-    db.rollback(&before, None, false).unwrap();
+    assert_eq!(
+        kind(db.nodes().resolve(b"/new", false)),
+        ErrorKind::NotFound
+    );
+    db.history().rollback(&before, None, false).unwrap();
     wait_until("the other session sees that too", || {
-        other.get(b"/new").is_ok_and(|found| found == b"new")
+        other
+            .files()
+            .read(b"/new")
+            .is_ok_and(|found| found == b"new")
     });
     wait_until("and that the other file is gone again", || {
-        let found = other.resolve(b"/f", false);
+        let found = other.nodes().resolve(b"/f", false);
         found.is_err_and(|error| error.kind() == ErrorKind::NotFound)
     });
     other.close().unwrap();
@@ -559,90 +591,29 @@ fn a_tree_is_brought_back_whole_with_its_holes() {
     let dir = tempfile::tempdir().unwrap();
     let db = create(dir.path(), 256);
     let file = db
+        .nodes()
         .create_node(R, &name("sparse"), NewNode::File, 0o644, OWNER)
         .unwrap()
         .node;
-    let handle = db.open_file(file, true).unwrap();
+    let handle = db.nodes().open(file, true).unwrap();
     handle.write_at(0, &pattern(10_000, 1)).unwrap();
     handle.write_at(40 << 20, &pattern(10_000, 2)).unwrap();
     drop(handle);
     let then = newest(&db);
     let was = state(&db);
-    let used = db.attr(file).unwrap().allocated_bytes;
-    let handle = db.open_file(file, true).unwrap();
+    let used = db.nodes().metadata(file).unwrap().allocated_bytes;
+    let handle = db.nodes().open(file, true).unwrap();
     handle.write_at(1 << 20, &pattern(8 << 20, 3)).unwrap();
     handle.set_len(45 << 20).unwrap();
     drop(handle);
-    let report = db.rollback(&then, None, false).unwrap();
+    let report = db.history().rollback(&then, None, false).unwrap();
     assert_same(&state(&db), &was, "back");
-    assert_eq!(db.attr(file).unwrap().allocated_bytes, used, "{report:?}");
+    assert_eq!(
+        db.nodes().metadata(file).unwrap().allocated_bytes,
+        used,
+        "{report:?}"
+    );
     assert_clean(&db);
-}
-
-#[test]
-fn directories_and_stores_exchange_their_places() {
-    let dir = tempfile::tempdir().unwrap();
-    let db = create(dir.path(), 64);
-    let (a, b) = (folder(&db, R, "a"), folder(&db, R, "b"));
-    let inside = folder(&db, a, "inside");
-    put(&db, a, "f", b"of a");
-    put(&db, b, "f", b"of b");
-    for store in ["one", "two"] {
-        db.create_store(store, "files", None, None).unwrap();
-        db.put(format!("/{store}/f").as_bytes(), store.as_bytes())
-            .unwrap();
-    }
-    let Moment::Seq(before) = newest(&db) else {
-        panic!()
-    };
-    db.promote(b"/a", b"/b").unwrap();
-    assert_eq!(db.get(b"/a/f").unwrap(), b"of b");
-    assert_eq!(db.get(b"/b/f").unwrap(), b"of a");
-    assert_eq!(db.resolve(b"/b", false).unwrap().node, a);
-    assert_eq!(newest(&db), Moment::Seq(before + 1), "one commit");
-    db.promote(b"/one", b"/two").unwrap();
-    assert_eq!(db.get(b"/one/f").unwrap(), b"two");
-    assert_eq!(db.get(b"/two/f").unwrap(), b"one");
-    let refuse = |one: &[u8], other: &[u8]| db.promote(one, other).unwrap_err().kind();
-    assert_eq!(refuse(b"/a", b"/one"), ErrorKind::InvalidInput);
-    assert_eq!(refuse(b"/", b"/one"), ErrorKind::InvalidInput);
-    assert_eq!(refuse(b"/a", b"/a"), ErrorKind::InvalidInput);
-    assert_eq!(refuse(b"/a", b"/a/f"), ErrorKind::NotADirectory);
-    assert_eq!(refuse(b"/a", b"/nobody"), ErrorKind::NotFound);
-    assert_eq!(refuse(b"/b", b"/b/inside"), ErrorKind::InvalidInput);
-    let in_one = db.resolve(b"/one", true).unwrap().node;
-    folder(&db, in_one, "d");
-    assert_eq!(refuse(b"/b/inside", b"/one/d"), ErrorKind::CrossStore);
-    db.create_store("deep", "files", Some("/one/deep"), None)
-        .unwrap();
-    assert_eq!(refuse(b"/one", b"/two"), ErrorKind::Busy);
-    assert_eq!(db.resolve(b"/b/inside", false).unwrap().node, inside);
-    db.close().unwrap();
-    let db = open(dir.path());
-    assert_eq!(db.get(b"/one/f").unwrap(), b"two");
-    assert_clean(&db);
-}
-
-#[test]
-fn places_are_exchanged_as_they_are_once_it_has_the_writer_lock() {
-    let dir = tempfile::tempdir().unwrap();
-    let clock = Clock::new();
-    let db = clock.create(dir.path(), 64, HOUR);
-    for store in ["one", "two"] {
-        db.create_store(store, "files", None, None).unwrap();
-    }
-    db.close().unwrap();
-    let [db, other] = [(); 2].map(|()| clock.open_with(dir.path(), true));
-    // The one session has not looked since.
-    other
-        .create_store("deep", "files", Some("/one/deep"), None)
-        .unwrap();
-    let refused = db.promote(b"/one", b"/two").unwrap_err();
-    assert_eq!(refused.kind(), ErrorKind::Busy, "{refused}");
-    other.put(b"/one/deep/f", b"deep").unwrap();
-    other.sync().unwrap();
-    db.stores().unwrap();
-    assert_eq!(db.get(b"/one/deep/f").unwrap(), b"deep");
 }
 
 #[test]
@@ -655,19 +626,20 @@ fn a_rollback_is_one_commit_that_a_crash_has_or_has_not() {
     let then = newest(&db);
     let was = state(&db);
     for index in 0..50 {
-        db.unlink(R, &name(&format!("f{index}"))).unwrap();
+        db.nodes().unlink(R, &name(&format!("f{index}"))).unwrap();
     }
     let Moment::Seq(wrong) = newest(&db) else {
         panic!()
     };
     let before = state(&db);
-    db.rollback(&then, None, false).unwrap();
+    db.history().rollback(&then, None, false).unwrap();
     let mut commits = 0;
-    db.log(None, None, &mut |commit| {
-        commits += u32::from(commit.seq > wrong);
-        std::ops::ControlFlow::Continue(())
-    })
-    .unwrap();
+    db.history()
+        .log(None, None, &mut |commit| {
+            commits += u32::from(commit.seq > wrong);
+            std::ops::ControlFlow::Continue(())
+        })
+        .unwrap();
     assert_eq!(commits, 1, "ROLLBACK-2");
     // What a kill leaves just behind it.
     let left = support::scratch();

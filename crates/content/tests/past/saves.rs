@@ -41,11 +41,18 @@ pub(crate) fn save(db: &Database, to: &str, bytes: &[u8], is_synced: bool) {
 }
 
 pub(crate) fn rename(db: &Database, from: &str, to: &str, mode: RenameMode) {
-    db.rename(R, &name(from), R, &name(to), mode).unwrap();
+    db.nodes()
+        .rename(R, &name(from), R, &name(to), mode)
+        .unwrap();
 }
 
 pub(crate) fn ino(db: &Database, path: &str) -> i64 {
-    db.resolve(path.as_bytes(), false).unwrap().node.ino.0 as i64
+    db.nodes()
+        .resolve(path.as_bytes(), false)
+        .unwrap()
+        .node
+        .ino
+        .0 as i64
 }
 
 /// `rating`, `tag` and `file_id` of a path.
@@ -81,7 +88,7 @@ fn user_columns_and_file_id_go_along() {
                 [integer(5), text("sea"), integer(first)],
                 "SAVE-2, round {round}"
             );
-            assert_eq!(db.get(b"/f").unwrap(), [round]);
+            assert_eq!(db.files().read(b"/f").unwrap(), [round]);
         }
         // Chains in one group: the second replaces what is in no commit yet.
         for round in 0..4_u8 {
@@ -136,10 +143,10 @@ fn a_file_of_its_own_stays_itself() {
 fn hard_links_exchanges_directories_and_stores() {
     let dir = tempfile::tempdir().unwrap();
     let (db, _) = rated(dir.path());
-    let f = db.resolve(b"/f", false).unwrap().node;
+    let f = db.nodes().resolve(b"/f", false).unwrap().node;
     let first = f.ino.0 as i64;
     // The other name keeps its own.
-    db.link(f, R, &name("other")).unwrap();
+    db.nodes().link(f, R, &name("other")).unwrap();
     save(&db, "f", b"new", true);
     assert_eq!(
         attached(&db, "/other"),
@@ -158,7 +165,7 @@ fn hard_links_exchanges_directories_and_stores() {
     );
     // A hard link of the new file does not matter.
     let tmp = put(&db, R, "tmp", b"tmp");
-    db.link(tmp, R, &name("tmp2")).unwrap();
+    db.nodes().link(tmp, R, &name("tmp2")).unwrap();
     rename(&db, "tmp", "f", RenameMode::Replace);
     assert_eq!(attached(&db, "/f")[0], integer(5));
     assert_eq!(attached(&db, "/tmp2")[2], integer(first), "one inode");
@@ -173,13 +180,15 @@ fn hard_links_exchanges_directories_and_stores() {
         [SqlValue::Null, text("none"), integer(d)]
     );
     // Across stores there is no rename, so no save.
-    db.create_store("raw", "files", None, None).unwrap();
-    let raw = db.resolve(b"/raw", false).unwrap().node;
+    db.stores().create("raw", "files", None, None).unwrap();
+    let raw = db.nodes().resolve(b"/raw", false).unwrap().node;
     put(&db, raw, "x", b"x");
-    let moved = db.rename(raw, &name("x"), R, &name("f"), RenameMode::Replace);
+    let moved = db
+        .nodes()
+        .rename(raw, &name("x"), R, &name("f"), RenameMode::Replace);
     assert_eq!(kind(moved), ErrorKind::CrossStore);
     // What is removed and made anew is another file.
-    db.unlink(R, &name("f")).unwrap();
+    db.nodes().unlink(R, &name("f")).unwrap();
     put(&db, R, "f", b"another");
     assert_eq!(attached(&db, "/f")[0], SqlValue::Null);
     assert_clean(&db);
@@ -240,7 +249,7 @@ fn rows_that_refer_to_the_file_follow() {
             // And then its actions act, as ever.
             if action == "ON DELETE CASCADE" {
                 query(&db, "UPDATE main SET cover = NULL");
-                db.unlink(R, &name("f")).unwrap();
+                db.nodes().unlink(R, &name("f")).unwrap();
                 db.sync().unwrap();
                 assert_eq!(query(&db, "SELECT id FROM album"), [[integer(2)]]);
             }
@@ -255,7 +264,9 @@ fn an_open_file_that_is_replaced_gives_all_away() {
     let (db, other) = rated(dir.path());
     other.run("CREATE UNIQUE INDEX tags ON main (tag) WHERE tag <> 'none'");
     let first = ino(&db, "/f");
-    let open = db.open_file(db.resolve(b"/f", false).unwrap().node, false);
+    let open = db
+        .nodes()
+        .open(db.nodes().resolve(b"/f", false).unwrap().node, false);
     save(&db, "f", b"new", true);
     assert_eq!(
         attached(&db, "/f"),
@@ -283,15 +294,15 @@ fn an_open_file_that_is_replaced_gives_all_away() {
 fn a_store_can_keep_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let (db, _) = rated(dir.path());
-    assert!(db.save_keeps("main").unwrap());
-    db.set_save_keeps("main", false).unwrap();
+    assert!(db.stores().save_keeps("main").unwrap());
+    db.stores().set_save_keeps("main", false).unwrap();
     save(&db, "f", b"new", false);
     let new = ino(&db, "/f");
     assert_eq!(
         attached(&db, "/f"),
         [SqlValue::Null, text("none"), integer(new)]
     );
-    db.set_save_keeps("main", true).unwrap();
+    db.stores().set_save_keeps("main", true).unwrap();
     query(
         &db,
         &format!("UPDATE main SET rating = 4 WHERE ino = {new}"),
@@ -301,7 +312,10 @@ fn a_store_can_keep_nothing() {
         attached(&db, "/f"),
         [integer(4), text("none"), integer(new)]
     );
-    assert_eq!(kind(db.set_save_keeps("absent", true)), ErrorKind::NotFound);
+    assert_eq!(
+        kind(db.stores().set_save_keeps("absent", true)),
+        ErrorKind::NotFound
+    );
 }
 
 /// What the new file must not have refuses the save before it is answered, and nothing is lost.
@@ -317,9 +331,11 @@ fn a_constraint_may_refuse_a_save() {
     db.sync().unwrap();
     db.close().unwrap();
     let db = common::open(dir.path()); // It knows of the trigger.
-    let refused = db.rename(R, &name("long"), R, &name("f"), RenameMode::Replace);
+    let refused = db
+        .nodes()
+        .rename(R, &name("long"), R, &name("f"), RenameMode::Replace);
     assert_eq!(kind(refused), ErrorKind::NotPermitted);
-    assert_eq!(db.get(b"/f").unwrap(), b"old");
+    assert_eq!(db.files().read(b"/f").unwrap(), b"old");
     save(&db, "f", b"short", true);
     assert_eq!(attached(&db, "/f")[0], integer(5));
     assert_clean(&db);
@@ -329,12 +345,12 @@ fn a_constraint_may_refuse_a_save() {
 fn the_past_is_as_it_was() {
     let dir = tempfile::tempdir().unwrap();
     let (db, other) = rated(dir.path());
-    db.track_table("main").unwrap();
+    db.sql().track_table("main").unwrap();
     other.run(
         "CREATE TABLE album (id INTEGER PRIMARY KEY, photo INTEGER REFERENCES main (ino) ON \
          DELETE CASCADE)",
     );
-    db.track_table("album").unwrap();
+    db.sql().track_table("album").unwrap();
     let first = ino(&db, "/f");
     query(&db, &format!("INSERT INTO album (photo) VALUES ({first})"));
     let before = moment(&db, 1);
@@ -384,15 +400,16 @@ fn seq(at: &larder::Moment) -> u64 {
 /// The log of a path, newest first: path and event.
 fn log(db: &Database, path: Option<&str>) -> Vec<String> {
     let mut lines = Vec::new();
-    db.log(path.map(str::as_bytes), None, &mut |commit| {
-        let told = commit.changes.iter().map(|change| {
-            let path = String::from_utf8_lossy(&change.path).into_owned();
-            format!("{path} {:?}", change.event)
-        });
-        lines.extend(told.filter(|line| !line.starts_with("/moment")));
-        ControlFlow::Continue(())
-    })
-    .unwrap();
+    db.history()
+        .log(path.map(str::as_bytes), None, &mut |commit| {
+            let told = commit.changes.iter().map(|change| {
+                let path = String::from_utf8_lossy(&change.path).into_owned();
+                format!("{path} {:?}", change.event)
+            });
+            lines.extend(told.filter(|line| !line.starts_with("/moment")));
+            ControlFlow::Continue(())
+        })
+        .unwrap();
     lines
 }
 
@@ -409,7 +426,7 @@ fn a_log_goes_through_saves() {
         }
         rename(&db, "f", "g", RenameMode::Replace);
         moment(&db, 9);
-        db.put(b"/g", b"in place").unwrap();
+        db.files().write(b"/g", b"in place").unwrap();
         let last = moment(&db, 10);
         let renamed = "/g Renamed { from: [47, 102] }";
         // A commit may come between a file and its content.
@@ -433,7 +450,7 @@ fn a_log_goes_through_saves() {
         // A commit of their own made the new files under their first names.
         assert!(!is_synced || of_tmp.len() >= 6, "{of_tmp:?}");
         // When it is gone the road is the same.
-        db.unlink(R, &name("g")).unwrap();
+        db.nodes().unlink(R, &name("g")).unwrap();
         moment(&db, 11);
         let gone = log(&db, Some("/g"));
         assert_eq!(gone[0], "/g Removed");
@@ -488,15 +505,15 @@ fn an_undone_save_leaves_the_file_what_it_is() {
             assert_clean(&db);
         };
         is_whole(ino(&db, "/f"));
-        db.undo(saved as u64, false).unwrap();
-        assert_eq!(db.get(b"/f").unwrap(), b"old");
+        db.history().undo(saved as u64, false).unwrap();
+        assert_eq!(db.files().read(b"/f").unwrap(), b"old");
         is_whole(ino(&db, "/f"));
         // The new file is there again if it was committed before the save.
-        let left = db.get(b"/f.tmp");
+        let left = db.files().read(b"/f.tmp");
         match is_synced {
             true => {
                 assert!(left.unwrap() == pattern(300_000, 3));
-                db.unlink(R, &name("f.tmp")).unwrap();
+                db.nodes().unlink(R, &name("f.tmp")).unwrap();
             }
             false => assert_eq!(left.unwrap_err().kind(), ErrorKind::NotFound),
         }
@@ -504,25 +521,25 @@ fn an_undone_save_leaves_the_file_what_it_is() {
         save(&db, "f", b"again", is_synced);
         let past = db.as_of(&before).unwrap();
         let options = larder::RestoreOptions::default();
-        db.restore(&past, Some(b"/f"), &options).unwrap();
-        assert_eq!(db.get(b"/f").unwrap(), b"old");
+        db.history().restore(&past, Some(b"/f"), &options).unwrap();
+        assert_eq!(db.files().read(b"/f").unwrap(), b"old");
         is_whole(ino(&db, "/f"));
         save(&db, "f", b"once more", is_synced);
         let forth = moment(&db, 3);
         let then = ino(&db, "/f");
-        db.rollback(&before, None, false).unwrap();
-        assert_eq!(db.get(b"/f").unwrap(), b"old");
+        db.history().rollback(&before, None, false).unwrap();
+        assert_eq!(db.files().read(b"/f").unwrap(), b"old");
         assert_eq!(ino(&db, "/f"), first, "ROLLBACK-1");
         is_whole(first);
-        db.rollback(&forth, None, false).unwrap();
-        assert_eq!(db.get(b"/f").unwrap(), b"once more");
+        db.history().rollback(&forth, None, false).unwrap();
+        assert_eq!(db.files().read(b"/f").unwrap(), b"once more");
         is_whole(then);
         // What is removed and restored is the same file to who knows it by its number.
         query(&db, "DELETE FROM album");
-        db.unlink(R, &name("f")).unwrap();
+        db.nodes().unlink(R, &name("f")).unwrap();
         moment(&db, 4);
         let past = db.as_of(&larder::Moment::Seq(seq(&forth))).unwrap();
-        db.restore(&past, Some(b"/f"), &options).unwrap();
+        db.history().restore(&past, Some(b"/f"), &options).unwrap();
         assert_eq!(attached(&db, "/f")[2], integer(first), "SAVE-1");
         assert_clean(&db);
     }
@@ -535,7 +552,7 @@ fn a_long_transaction_saves_too() {
     for is_open in [false, true] {
         let dir = tempfile::tempdir().unwrap();
         let (db, other) = rated(dir.path());
-        db.track_table("main").unwrap();
+        db.sql().track_table("main").unwrap();
         let first = ino(&db, "/f");
         other.run(&format!(
             "CREATE UNIQUE INDEX file ON main (file_id);
@@ -546,8 +563,8 @@ fn a_long_transaction_saves_too() {
              PRAGMA foreign_keys = 1; INSERT INTO album VALUES (1, {first}, {first});"
         ));
         let before = moment(&db, 1);
-        let node = db.resolve(b"/f", false).unwrap().node;
-        let open = is_open.then(|| db.open_file(node, false).unwrap());
+        let node = db.nodes().resolve(b"/f", false).unwrap().node;
+        let open = is_open.then(|| db.nodes().open(node, false).unwrap());
         let txn = begin(&dir.path().join("t.larder"));
         let own = txn.database().unwrap();
         save(own, "f", b"one", true);
@@ -555,7 +572,7 @@ fn a_long_transaction_saves_too() {
         own.sync().unwrap();
         let told = conflicts(txn.commit().unwrap());
         assert_eq!(told, Vec::<String>::new());
-        when(|| db.get(b"/f").unwrap() == b"two");
+        when(|| db.files().read(b"/f").unwrap() == b"two");
         let now = ino(&db, "/f");
         assert_ne!(now, first);
         assert_eq!(
@@ -603,9 +620,10 @@ fn a_short_transaction_saves_or_does_not() {
          PRAGMA foreign_keys = 1; INSERT INTO album VALUES ({first});"
     ));
     for commits in [false, true] {
-        let txn = db.begin().unwrap();
-        txn.put(b"/tmp", b"new").unwrap();
-        txn.rename(R, &name("tmp"), R, &name("f"), RenameMode::Replace)
+        let txn = db.transactions().begin().unwrap();
+        txn.files().write(b"/tmp", b"new").unwrap();
+        txn.nodes()
+            .rename(R, &name("tmp"), R, &name("f"), RenameMode::Replace)
             .unwrap();
         let seen = "SELECT rating, file_id FROM main JOIN main_path USING (ino) WHERE path = '/f'";
         let row = txn.sql(seen, &[]).unwrap().rows.remove(0).values;

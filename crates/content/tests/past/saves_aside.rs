@@ -45,7 +45,7 @@ fn a_file_that_is_set_aside_comes_back_as_the_new_one() {
         put(&db, R, "f", b"vim");
         sync();
         is_it("while the backup is there");
-        db.unlink(R, &common::name("f~")).unwrap();
+        db.nodes().unlink(R, &common::name("f~")).unwrap();
         sync();
         is_it("vim");
         // emacs: it stays, and goes with the next one.
@@ -76,7 +76,7 @@ fn a_file_that_is_set_aside_comes_back_as_the_new_one() {
             SqlValue::Null,
             "not before the old one goes"
         );
-        db.unlink(R, &common::name("f.old")).unwrap();
+        db.nodes().unlink(R, &common::name("f.old")).unwrap();
         is_it("by three names");
         // A backup of another name stays what it is.
         aside("f.1");
@@ -97,7 +97,8 @@ fn a_new_file_with_the_same_columns_is_the_same() {
     let tmp = put(&db, R, "tmp", b"new");
     let set = |value: &[u8]| {
         let mode = larder::XattrMode::Set;
-        db.set_xattr(tmp, common::columns::RATING, value, mode)
+        db.attributes()
+            .set(tmp, common::columns::RATING, value, mode)
             .unwrap();
     };
     set(b"5");
@@ -142,7 +143,7 @@ fn saves_cost_little() {
     let dir = common::scratch();
     let db = create(dir.path());
     let round = |keeps: bool| {
-        db.set_save_keeps("main", keeps).unwrap();
+        db.stores().set_save_keeps("main", keeps).unwrap();
         let began = Instant::now();
         for at in 0..5000 {
             put(&db, R, "tmp", b"x");

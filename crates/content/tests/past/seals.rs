@@ -21,7 +21,7 @@ const REDO_BYTES_MAX: u64 = 256 << 10;
 const DATA_OFFSET_BYTES: u64 = 1 << 20;
 
 fn verify(db: &Database) -> VerifyReport {
-    db.verify_seals(&VerifyOptions::default()).unwrap()
+    db.snapshots().verify(&VerifyOptions::default()).unwrap()
 }
 
 /// All findings, one line each.
@@ -62,7 +62,8 @@ fn tamper(dir: &Path, text: &str) {
 }
 
 fn sql(db: &Database, text: &str) {
-    db.sql(false)
+    db.sql()
+        .open(false)
         .unwrap()
         .execute(text, &mut |_| Ok(()))
         .unwrap();
@@ -75,24 +76,26 @@ fn furnish(db: &Database) {
     put(db, b, "big", &pattern(3 << 20, 1));
     put(db, b, "inline", b"a few bytes");
     let linked = put(db, a, "one name", &pattern(9000, 2));
-    db.link(linked, b, &name("another name")).unwrap();
-    db.set_xattr(linked, b"user.author", b"somebody", XattrMode::Set)
+    db.nodes().link(linked, b, &name("another name")).unwrap();
+    db.attributes()
+        .set(linked, b"user.author", b"somebody", XattrMode::Set)
         .unwrap();
-    db.create_node(a, &name("link"), NewNode::Symlink(b"b/big"), 0o777, OWNER)
+    db.nodes()
+        .create_node(a, &name("link"), NewNode::Symlink(b"b/big"), 0o777, OWNER)
         .unwrap();
     let sparse = put(db, a, "sparse", &pattern(70_000, 3));
-    let file = db.open_file(sparse, true).unwrap();
+    let file = db.nodes().open(sparse, true).unwrap();
     file.write_at(20 << 20, &pattern(100_000, 4)).unwrap();
     file.set_len(30 << 20).unwrap();
     folder(db, a, "empty");
-    db.create_store("other", "files", None, None).unwrap();
-    db.put(b"/other/file", &pattern(5000, 5)).unwrap();
+    db.stores().create("other", "files", None, None).unwrap();
+    db.files().write(b"/other/file", pattern(5000, 5)).unwrap();
     db.sync().unwrap();
     sql(
         db,
         "CREATE TABLE album (path TEXT PRIMARY KEY, title TEXT, year REAL, cover BLOB)",
     );
-    db.track_table("album").unwrap();
+    db.sql().track_table("album").unwrap();
     sql(
         db,
         "INSERT INTO album VALUES ('/a', 'The sea', 1.5, x'00ff'), ('/b', NULL, -0.0, NULL), \
@@ -108,8 +111,8 @@ fn a_seal_verifies_whatever_the_engine_does() {
     let mut db = clock.create(dir.path(), 256, HOUR);
     furnish(&db);
     clock.pass(SECOND);
-    db.create_snapshot("first").unwrap();
-    let report = db.seal_snapshot("FIRST", None).unwrap();
+    db.snapshots().create("first").unwrap();
+    let report = db.snapshots().seal("FIRST", None).unwrap();
     assert_eq!(report.seal.number, 1);
     assert_eq!(report.file_count, 6, "a linked file is one");
     assert!(
@@ -118,27 +121,29 @@ fn a_seal_verifies_whatever_the_engine_does() {
     );
     assert_sealed(&db, "at once");
     let first = db
-        .resolve_moment(&Moment::Snapshot("first".into()))
+        .history()
+        .resolve(&Moment::Snapshot("first".into()))
         .unwrap();
 
     // Everything is changed, in place too, and goes.
-    let big = db.resolve(b"/a/b/big", false).unwrap().node;
+    let big = db.nodes().resolve(b"/a/b/big", false).unwrap().node;
     let before = content(&db, big);
     for index in 0..40u64 {
-        let file = db.open_file(big, true).unwrap();
+        let file = db.nodes().open(big, true).unwrap();
         file.write_at(index * 65_536, &pattern(4096, 100 + index))
             .unwrap();
         file.sync().unwrap();
         clock.pass(SECOND);
     }
     assert_sealed(&db, "with redo rows");
-    db.rename(R, &name("a"), R, &name("z"), larder::RenameMode::Replace)
+    db.nodes()
+        .rename(R, &name("a"), R, &name("z"), larder::RenameMode::Replace)
         .unwrap();
     let mode = SetAttr {
         mode: Some(0o600),
         ..SetAttr::default()
     };
-    db.set_attr(big, &mode).unwrap();
+    db.nodes().set_attr(big, &mode).unwrap();
     sql(
         &db,
         "UPDATE album SET title = 'other'; DELETE FROM album WHERE path = '/c'",
@@ -149,17 +154,18 @@ fn a_seal_verifies_whatever_the_engine_does() {
     sql(&db, "ALTER TABLE album RENAME TO albums");
     db.sync().unwrap();
     assert_sealed(&db, "changed, SEAL-2");
-    db.create_snapshot("second").unwrap();
-    db.seal_snapshot("second", None).unwrap();
-    db.seal_snapshot("first", None).unwrap(); // Again, and later than a newer one.
+    db.snapshots().create("second").unwrap();
+    db.snapshots().seal("second", None).unwrap();
+    db.snapshots().seal("first", None).unwrap(); // Again, and later than a newer one.
     assert_sealed(&db, "three seals");
     for path in [&b"/z/b/big"[..], b"/z/sparse", b"/other/file"] {
-        let (parent, last) = db.resolve_parent(path).unwrap();
-        db.unlink(parent, &last).unwrap();
+        let (parent, last) = db.nodes().resolve_parent(path).unwrap();
+        db.nodes().unlink(parent, &last).unwrap();
     }
     db.sync().unwrap();
     clock.pass(10 * SECOND);
-    db.defrag(&[], &DefragOptions::default(), &mut |_| {})
+    db.maintenance()
+        .defrag(&[], &DefragOptions::default(), &mut |_| {})
         .unwrap();
     put(&db, R, "more", &pattern(4 << 20, 77));
     db.sync().unwrap();
@@ -175,25 +181,30 @@ fn a_seal_verifies_whatever_the_engine_does() {
     db = clock.open(dir.path());
     assert_sealed(&db, "reopened");
     let past = db.as_of(&Moment::Snapshot("first".into())).unwrap();
-    db.restore(&past, Some(b"/a"), &RestoreOptions::default())
+    db.history()
+        .restore(&past, Some(b"/a"), &RestoreOptions::default())
         .unwrap();
     drop(past);
-    let back = db.resolve(b"/a/b/big", false).unwrap().node;
+    let back = db.nodes().resolve(b"/a/b/big", false).unwrap().node;
     assert_eq!(content(&db, back), before);
     put(&db, R, "undone", b"x");
     db.sync().unwrap();
     let mut newest = 0;
-    db.log(None, Some(1), &mut |commit| {
-        newest = commit.seq;
-        std::ops::ControlFlow::Continue(())
-    })
-    .unwrap();
-    db.undo(newest, false).unwrap();
-    assert_eq!(kind(db.resolve(b"/undone", false)), ErrorKind::NotFound);
+    db.history()
+        .log(None, Some(1), &mut |commit| {
+            newest = commit.seq;
+            std::ops::ControlFlow::Continue(())
+        })
+        .unwrap();
+    db.history().undo(newest, false).unwrap();
+    assert_eq!(
+        kind(db.nodes().resolve(b"/undone", false)),
+        ErrorKind::NotFound
+    );
     assert_sealed(&db, "restored and undone");
     // The retention passes: what snapshots hold stays, and what was before the first is pruned.
     clock.pass(2 * HOUR);
-    db.prune(PruneCut::All, None, false).unwrap();
+    db.history().prune(PruneCut::All, None, false).unwrap();
     put(&db, R, "after", b"prune");
     db.sync().unwrap();
     let report = verify(&db);
@@ -208,8 +219,8 @@ fn a_seal_verifies_whatever_the_engine_does() {
         "held by the first: {report:?}"
     );
     // Without the first, the history of the second goes as well.
-    db.destroy_snapshot("first").unwrap();
-    db.prune(PruneCut::All, None, false).unwrap();
+    db.snapshots().destroy("first").unwrap();
+    db.history().prune(PruneCut::All, None, false).unwrap();
     let report = verify(&db);
     assert_eq!(findings(&report), Vec::<String>::new(), "destroyed");
     let is_destroyed = report.seals.iter().map(|one| one.seal.is_destroyed);
@@ -219,12 +230,18 @@ fn a_seal_verifies_whatever_the_engine_does() {
         snapshot: Some(name.into()),
         ..VerifyOptions::default()
     };
-    assert!(db.verify_seals(&of("second")).unwrap().is_clean());
-    assert_eq!(kind(db.verify_seals(&of("nobody"))), ErrorKind::NotFound);
-    assert_eq!(kind(db.seal_snapshot("first", None)), ErrorKind::NotFound);
+    assert!(db.snapshots().verify(&of("second")).unwrap().is_clean());
+    assert_eq!(
+        kind(db.snapshots().verify(&of("nobody"))),
+        ErrorKind::NotFound
+    );
+    assert_eq!(
+        kind(db.snapshots().seal("first", None)),
+        ErrorKind::NotFound
+    );
     // The name may be used again.
-    db.create_snapshot("first").unwrap();
-    db.seal_snapshot("first", None).unwrap();
+    db.snapshots().create("first").unwrap();
+    db.snapshots().seal("first", None).unwrap();
     assert_sealed(&db, "a new one of that name");
     common::assert_clean(&db);
 }
@@ -286,17 +303,17 @@ fn every_change_behind_a_seal_is_found_and_named() {
     let db = clock.create(dir.path(), 256, HOUR);
     furnish(&db);
     // Some history between the two.
-    db.create_snapshot("first").unwrap();
+    db.snapshots().create("first").unwrap();
     let (key, _) = SigningKey::generate().unwrap();
-    let first = db.seal_snapshot("first", Some(&key)).unwrap().seal;
-    db.put(b"/a/b/inline", b"other bytes").unwrap();
+    let first = db.snapshots().seal("first", Some(&key)).unwrap().seal;
+    db.files().write(b"/a/b/inline", b"other bytes").unwrap();
     db.sync().unwrap();
     sql(&db, "UPDATE album SET title = 'newer' WHERE path = '/a'");
     clock.pass(SECOND);
-    db.create_snapshot("second").unwrap();
-    let second = db.seal_snapshot("second", Some(&key)).unwrap().seal;
+    db.snapshots().create("second").unwrap();
+    let second = db.snapshots().seal("second", Some(&key)).unwrap().seal;
     clock.pass(SECOND);
-    db.put(b"/later", b"later").unwrap();
+    db.files().write(b"/later", b"later").unwrap();
     db.close().unwrap();
 
     type Case<'c> = (&'c str, Box<dyn Fn(&Path) + 'c>, &'c [&'c str]);
@@ -509,7 +526,7 @@ fn every_change_behind_a_seal_is_found_and_named() {
         crash(dir.path(), at.path());
         change(at.path());
         let db = clock.open(at.path());
-        let report = db.verify_seals(&options).unwrap();
+        let report = db.snapshots().verify(&options).unwrap();
         let found = findings(&report);
         assert!(!report.is_clean(), "{what}");
         for wanted in expected {
@@ -525,7 +542,7 @@ fn every_change_behind_a_seal_is_found_and_named() {
     // And nothing is found where nothing was done.
     let db = clock.open(dir.path());
     assert_eq!(
-        findings(&db.verify_seals(&options).unwrap()),
+        findings(&db.snapshots().verify(&options).unwrap()),
         Vec::<String>::new()
     );
     // The newest links are cut off, and all is made anew: only who knows better can tell.
@@ -533,7 +550,7 @@ fn every_change_behind_a_seal_is_found_and_named() {
     tamper(dir.path(), "DELETE FROM larder_seal WHERE number = 2");
     let db = clock.open(dir.path());
     assert_sealed(&db, "cut off");
-    let cut = db.verify_seals(&options).unwrap();
+    let cut = db.snapshots().verify(&options).unwrap();
     assert!(findings(&cut)[0].starts_with("the chain does not have the link that is expected"));
     db.close().unwrap();
     tamper(
@@ -542,20 +559,20 @@ fn every_change_behind_a_seal_is_found_and_named() {
     );
     let db = clock.open(dir.path());
     let (other, _) = SigningKey::generate().unwrap();
-    db.seal_snapshot("first", Some(&other)).unwrap();
+    db.snapshots().seal("first", Some(&other)).unwrap();
     assert_sealed(&db, "made anew");
     let only_key = VerifyOptions {
         public_key: Some(key.public_key()),
         ..VerifyOptions::default()
     };
-    let anew = db.verify_seals(&only_key).unwrap();
+    let anew = db.snapshots().verify(&only_key).unwrap();
     assert_eq!(findings(&anew), ["it is signed with another key"]);
     let own = VerifyOptions {
         public_key: Some(PublicKey(other.public_key().0)),
         expected: Some(first.link),
         ..VerifyOptions::default()
     };
-    assert_eq!(findings(&db.verify_seals(&own).unwrap()).len(), 1);
+    assert_eq!(findings(&db.snapshots().verify(&own).unwrap()).len(), 1);
 }
 
 #[test]
@@ -564,21 +581,21 @@ fn what_is_let_go_is_told() {
     let clock = Clock::applying_redo_at(REDO_BYTES_MAX);
     let db = clock.create(dir.path(), 256, HOUR);
     furnish(&db);
-    db.create_snapshot("s").unwrap();
-    db.seal_snapshot("s", None).unwrap();
+    db.snapshots().create("s").unwrap();
+    db.snapshots().seal("s", None).unwrap();
     sql(&db, "ALTER TABLE album DROP COLUMN cover");
     let found = findings(&verify(&db));
     assert!(
         found.len() == 1 && found[0].contains("column 'cover' of table 'album'"),
         "{found:?}"
     );
-    db.untrack_table("album").unwrap();
+    db.sql().untrack_table("album").unwrap();
     let found = findings(&verify(&db));
     assert!(
         found[0].contains("table 'album' is not tracked any more"),
         "{found:?}"
     );
-    db.destroy_store("other").unwrap();
+    db.stores().destroy("other").unwrap();
     let found = findings(&verify(&db));
     assert!(
         found[0].contains("store 'other' is not there any more"),
@@ -591,12 +608,15 @@ fn without_a_snapshot_or_history_there_is_nothing_to_seal() {
     let dir = common::scratch();
     let clock = Clock::applying_redo_at(REDO_BYTES_MAX);
     let db = clock.create(dir.path(), 256, HOUR);
-    assert_eq!(kind(db.seal_snapshot("none", None)), ErrorKind::NotFound);
+    assert_eq!(kind(db.snapshots().seal("none", None)), ErrorKind::NotFound);
     assert_eq!(
-        kind(db.verify_seals(&VerifyOptions::default())),
+        kind(db.snapshots().verify(&VerifyOptions::default())),
         ErrorKind::NotFound
     );
-    assert_eq!(db.seals().unwrap(), Vec::new());
-    let transaction = db.begin().unwrap();
-    assert_eq!(kind(transaction.seals()), ErrorKind::Unsupported);
+    assert_eq!(db.snapshots().seals().unwrap(), Vec::new());
+    let transaction = db.transactions().begin().unwrap();
+    assert_eq!(
+        kind(transaction.snapshots().seals()),
+        ErrorKind::Unsupported
+    );
 }

@@ -11,7 +11,7 @@ use larder_testkit::{Mix, Rng, Script};
 const REDO_BYTES_MAX: u64 = 256 << 10;
 
 fn assert_sealed(db: &Database, when: &str) {
-    let report = db.verify_seals(&VerifyOptions::default()).unwrap();
+    let report = db.snapshots().verify(&VerifyOptions::default()).unwrap();
     assert!(report.is_clean(), "SEAL-3, {when}: {report:#?}");
 }
 
@@ -44,16 +44,19 @@ fn seals_of_random_trees_verify_after_random_operations() {
             }
             if rng.chance(3) {
                 let name = format!("s{index}");
-                tree.database().create_snapshot(&name).unwrap();
+                tree.database().snapshots().create(&name).unwrap();
                 // Some much later than they were made.
                 let late = format!("s{}", index / 2);
                 for name in [name, late] {
-                    sealed += usize::from(tree.database().seal_snapshot(&name, None).is_ok());
+                    sealed += usize::from(tree.database().snapshots().seal(&name, None).is_ok());
                 }
             }
             if rng.chance(2) {
                 let options = DefragOptions::default();
-                tree.database().defrag(&[], &options, &mut |_| {}).unwrap();
+                tree.database()
+                    .maintenance()
+                    .defrag(&[], &options, &mut |_| {})
+                    .unwrap();
             }
             if rng.chance(2) {
                 tree.close().unwrap();
@@ -70,6 +73,7 @@ fn seals_of_random_trees_verify_after_random_operations() {
         assert_sealed(tree.database(), &format!("seed {seed}, at the end"));
         clock.pass(2 * HOUR);
         tree.database()
+            .history()
             .prune(PruneCut::Retention, None, false)
             .unwrap();
         assert_sealed(tree.database(), &format!("seed {seed}, pruned"));
@@ -92,25 +96,25 @@ fn what_a_row_of_the_history_costs() {
     let nodes: Vec<larder::NodeId> = (0..20)
         .map(|index| {
             let path = format!("/f{index}");
-            db.put(path.as_bytes(), b"bytes").unwrap();
-            db.resolve(path.as_bytes(), false).unwrap().node
+            db.files().write(path.as_bytes(), b"bytes").unwrap();
+            db.nodes().resolve(path.as_bytes(), false).unwrap().node
         })
         .collect();
-    db.create_snapshot("a").unwrap();
-    db.seal_snapshot("a", None).unwrap();
+    db.snapshots().create("a").unwrap();
+    db.snapshots().seal("a", None).unwrap();
     for round in 0..2000u32 {
         for node in &nodes {
             let change = larder::SetAttr {
                 mode: Some(round & 0o777),
                 ..larder::SetAttr::default()
             };
-            db.set_attr(*node, &change).unwrap();
+            db.nodes().set_attr(*node, &change).unwrap();
         }
         db.sync().unwrap();
     }
-    db.create_snapshot("b").unwrap();
+    db.snapshots().create("b").unwrap();
     let began = std::time::Instant::now();
-    db.seal_snapshot("b", None).unwrap();
+    db.snapshots().seal("b", None).unwrap();
     let rows = 2000 * (nodes.len() + 1);
     let each_ns = began.elapsed().as_nanos() / rows as u128;
     println!("{rows} rows: {each_ns} ns each");

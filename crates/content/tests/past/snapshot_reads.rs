@@ -3,7 +3,8 @@
 
 use crate::common::{OWNER, assert_clean, create, make, name, open, put, sql};
 use larder::{
-    Database, ErrorKind, NewNode, NodeId, OpenOptions, RenameMode, SetAttr, Transaction, XattrMode,
+    Database, DatabaseOptions, ErrorKind, NewNode, NodeId, RenameMode, SetAttr, Transaction,
+    XattrMode,
 };
 use larder_object::EngineOptions;
 use std::path::Path;
@@ -12,11 +13,11 @@ use std::sync::Arc;
 const R: NodeId = NodeId::ROOT;
 
 fn node(db: &Database, path: &str) -> NodeId {
-    db.resolve(path.as_bytes(), false).unwrap().node
+    db.nodes().resolve(path.as_bytes(), false).unwrap().node
 }
 
 fn run(db: &Database, text: &str) {
-    sql::run(&mut db.sql(false).unwrap(), text).unwrap();
+    sql::run(&mut db.sql().open(false).unwrap(), text).unwrap();
 }
 
 /// `/f`, `/l` to it, `/d` with `x` and `sub` in it, a store at `/s`; the user has added column
@@ -27,15 +28,18 @@ fn furnish(db: &Database) {
     sql::directory(db, d, "sub");
     put(db, d, "x", b"another");
     let link = NewNode::Symlink(b"f");
-    db.create_node(R, &name("l"), link, 0o777, OWNER).unwrap();
-    db.create_store("s", "files", None, None).unwrap();
+    db.nodes()
+        .create_node(R, &name("l"), link, 0o777, OWNER)
+        .unwrap();
+    db.stores().create("s", "files", None, None).unwrap();
     let inside = node(db, "/s");
     make(db, inside, "a");
     run(
         db,
         "ALTER TABLE main ADD COLUMN stars INTEGER; UPDATE main SET stars = 1",
     );
-    db.set_xattr(node(db, "/f"), b"user.n", b"1", XattrMode::Set)
+    db.attributes()
+        .set(node(db, "/f"), b"user.n", b"1", XattrMode::Set)
         .unwrap();
     db.sync().unwrap();
 }
@@ -53,7 +57,7 @@ fn chmod(db: &Database, path: &str) {
         mode: Some(0o600),
         ..SetAttr::default()
     };
-    db.set_attr(node(db, path), &change).unwrap();
+    db.nodes().set_attr(node(db, path), &change).unwrap();
 }
 
 fn make_in(db: &Database, path: &str) {
@@ -67,131 +71,138 @@ type Act = fn(&Database);
 const READS: &[(&str, Read, Act)] = &[
     (
         "content",
-        |txn| assert_eq!(txn.get(b"/f").unwrap(), b"one"),
-        |db| done(db.put(b"/f", b"two")),
+        |txn| assert_eq!(txn.files().read(b"/f").unwrap(), b"one"),
+        |db| done(db.files().write(b"/f", b"two")),
     ),
     (
         "content by a handle",
         |txn| {
-            let handle = txn.open_file(node(txn, "/f"), false).unwrap();
+            let handle = txn.nodes().open(node(txn, "/f"), false).unwrap();
             assert_eq!(handle.read_at(0, &mut [0; 3]).unwrap(), 3);
         },
         |db| {
-            let handle = db.open_file(node(db, "/f"), true).unwrap();
+            let handle = db.nodes().open(node(db, "/f"), true).unwrap();
             handle.write_at(1, b"w").unwrap();
         },
     ),
     (
         "the length by a handle",
         |txn| {
-            let handle = txn.open_file(node(txn, "/f"), false).unwrap();
-            assert_eq!(handle.attr().unwrap().size_bytes, 3);
+            let handle = txn.nodes().open(node(txn, "/f"), false).unwrap();
+            assert_eq!(handle.metadata().unwrap().size_bytes, 3);
         },
         |db| {
-            let handle = db.open_file(node(db, "/f"), true).unwrap();
+            let handle = db.nodes().open(node(db, "/f"), true).unwrap();
             handle.set_len(10).unwrap();
         },
     ),
     (
         "attributes of a file",
-        |txn| done(txn.resolve(b"/f", true)),
+        |txn| done(txn.nodes().resolve(b"/f", true)),
         |db| chmod(db, "/f"),
     ),
     (
         "attributes of a directory",
-        |txn| done(txn.resolve(b"/d", true)),
+        |txn| done(txn.nodes().resolve(b"/d", true)),
         |db| make_in(db, "/d"),
     ),
     (
         "that a name is absent",
-        |txn| missing(txn.resolve(b"/none", true)),
-        |db| done(db.put(b"/none", b"x")),
+        |txn| missing(txn.nodes().resolve(b"/none", true)),
+        |db| done(db.files().write(b"/none", b"x")),
     ),
     (
         "that a name further down is absent",
-        |txn| missing(txn.get(b"/d/sub/none")),
-        |db| done(db.put(b"/d/sub/none", b"x")),
+        |txn| missing(txn.files().read(b"/d/sub/none")),
+        |db| done(db.files().write(b"/d/sub/none", b"x")),
     ),
     (
         "that a name is there",
-        |txn| done(txn.resolve(b"/d/x", true)),
-        |db| db.unlink(node(db, "/d"), &name("x")).unwrap(),
+        |txn| done(txn.nodes().resolve(b"/d/x", true)),
+        |db| db.nodes().unlink(node(db, "/d"), &name("x")).unwrap(),
     ),
     (
         "where a name leads",
-        |txn| done(txn.get(b"/f")),
+        |txn| done(txn.files().read(b"/f")),
         |db| {
             let from = node(db, "/d");
-            db.rename(from, &name("x"), R, &name("f"), RenameMode::Replace)
+            db.nodes()
+                .rename(from, &name("x"), R, &name("f"), RenameMode::Replace)
                 .unwrap();
         },
     ),
     (
         "where a path on the way leads",
-        |txn| done(txn.get(b"/d/x")),
+        |txn| done(txn.files().read(b"/d/x")),
         |db| {
-            db.rename(R, &name("d"), R, &name("e"), RenameMode::Replace)
+            db.nodes()
+                .rename(R, &name("d"), R, &name("e"), RenameMode::Replace)
                 .unwrap();
             sql::directory(db, R, "d");
         },
     ),
     (
         "where a link leads",
-        |txn| done(txn.get(b"/l")),
+        |txn| done(txn.files().read(b"/l")),
         |db| {
-            db.unlink(R, &name("l")).unwrap();
+            db.nodes().unlink(R, &name("l")).unwrap();
             let link = NewNode::Symlink(b"d/x");
-            db.create_node(R, &name("l"), link, 0o777, OWNER).unwrap();
+            db.nodes()
+                .create_node(R, &name("l"), link, 0o777, OWNER)
+                .unwrap();
         },
     ),
     (
         "a listing",
-        |txn| done(txn.read_dir(node(txn, "/d"), None, 10)),
+        |txn| done(txn.nodes().read_dir(node(txn, "/d"), None, 10)),
         |db| make_in(db, "/d"),
     ),
     (
         "a listing with attributes, of a file",
-        |txn| done(txn.read_dir_plus(R, None, 10)),
+        |txn| done(txn.nodes().read_dir_plus(R, None, 10)),
         |db| chmod(db, "/f"),
     ),
     (
         "a listing with attributes, of a directory",
-        |txn| done(txn.read_dir_plus(R, None, 10)),
+        |txn| done(txn.nodes().read_dir_plus(R, None, 10)),
         |db| make_in(db, "/d"),
     ),
     (
         "the directory above",
-        |txn| done(txn.parent(node(txn, "/d/sub"))),
+        |txn| done(txn.nodes().parent(node(txn, "/d/sub"))),
         |db| {
             let from = node(db, "/d");
-            db.rename(from, &name("sub"), R, &name("sub"), RenameMode::Replace)
+            db.nodes()
+                .rename(from, &name("sub"), R, &name("sub"), RenameMode::Replace)
                 .unwrap();
         },
     ),
     (
         "an extended attribute",
-        |txn| done(txn.xattr(node(txn, "/f"), b"user.n")),
+        |txn| done(txn.attributes().get(node(txn, "/f"), b"user.n")),
         |db| {
-            db.set_xattr(node(db, "/f"), b"user.n", b"2", XattrMode::Set)
+            db.attributes()
+                .set(node(db, "/f"), b"user.n", b"2", XattrMode::Set)
                 .unwrap();
         },
     ),
     (
         "that an extended attribute is absent",
-        |txn| missing(txn.xattr(node(txn, "/d"), b"user.n")),
+        |txn| missing(txn.attributes().get(node(txn, "/d"), b"user.n")),
         |db| {
-            db.set_xattr(node(db, "/d"), b"user.n", b"2", XattrMode::Set)
+            db.attributes()
+                .set(node(db, "/d"), b"user.n", b"2", XattrMode::Set)
                 .unwrap();
         },
     ),
     (
         "a column of the user's",
-        |txn| done(txn.xattr(R, b"user.column.stars")),
+        |txn| done(txn.attributes().get(R, b"user.column.stars")),
         |db| run(db, "UPDATE main SET stars = 2 WHERE ino = 1"),
     ),
     (
         "that there is no such column",
-        |txn| missing(txn.xattr(node(txn, "/s"), b"user.column.later")),
+        |txn| missing(txn.attributes().get(node(txn, "/s"), b"user.column.later")),
         |db| {
             run(
                 db,
@@ -207,22 +218,22 @@ const READS: &[(&str, Read, Act)] = &[
     (
         "content by SQL",
         |txn| done(txn.sql("SELECT content('/f')", &[])),
-        |db| done(db.put(b"/f", b"two")),
+        |db| done(db.files().write(b"/f", b"two")),
     ),
     (
         "that no store is mounted there",
-        |txn| missing(txn.resolve(b"/raw/a", true)),
-        |db| done(db.create_store("raw", "files", None, None)),
+        |txn| missing(txn.nodes().resolve(b"/raw/a", true)),
+        |db| done(db.stores().create("raw", "files", None, None)),
     ),
     (
         "what is mounted there",
-        |txn| done(txn.get(b"/s/a")),
-        |db| db.set_store("s", None, Some("/elsewhere")).unwrap(),
+        |txn| done(txn.files().read(b"/s/a")),
+        |db| db.stores().set("s", None, Some("/elsewhere")).unwrap(),
     ),
     (
         "what is in a store",
-        |txn| done(txn.get(b"/s/a")),
-        |db| db.destroy_store("s").unwrap(),
+        |txn| done(txn.files().read(b"/s/a")),
+        |db| db.stores().destroy("s").unwrap(),
     ),
 ];
 
@@ -232,10 +243,13 @@ fn write_after(
     read: impl FnOnce(&Transaction),
     change: impl FnOnce(),
 ) -> Result<(), ErrorKind> {
-    let txn = db.begin().unwrap();
+    let txn = db.transactions().begin().unwrap();
     read(&txn);
     change();
-    let outcome = txn.put(b"/written", b"x").and_then(|_| txn.commit());
+    let outcome = txn
+        .files()
+        .write(b"/written", b"x")
+        .and_then(|_| txn.commit());
     outcome.map_err(|error| error.kind())
 }
 
@@ -248,7 +262,7 @@ fn check(what: &str, read: Read, change: Act, is_other: bool) {
         false => db.clone(),
     };
     // Both sessions know the same: nothing is foreign but what comes.
-    rival.resolve(b"/d/x", true).unwrap();
+    rival.nodes().resolve(b"/d/x", true).unwrap();
     let found = write_after(&db, read, || {
         change(&rival);
         rival.sync().unwrap();
@@ -259,7 +273,10 @@ fn check(what: &str, read: Read, change: Act, is_other: bool) {
         Err(ErrorKind::Conflict),
         "PRIVATE-5: {what}, changed by {who} session"
     );
-    assert!(db.resolve(b"/written", true).is_err(), "CONTENT-7: {what}");
+    assert!(
+        db.nodes().resolve(b"/written", true).is_err(),
+        "CONTENT-7: {what}"
+    );
 }
 
 #[test]
@@ -280,13 +297,13 @@ fn what_was_read_and_has_changed_is_a_conflict() {
 #[test]
 fn what_was_not_read_is_no_conflict() {
     let elsewhere: [(&str, Act); 4] = [
-        ("a file", |db| done(db.put(b"/d/sub/other", b"x"))),
+        ("a file", |db| done(db.files().write(b"/d/sub/other", b"x"))),
         ("a table", |db| run(db, "CREATE TABLE other (n)")),
         ("a column", |db| {
             run(db, "ALTER TABLE s ADD COLUMN later INTEGER")
         }),
         ("a removal", |db| {
-            db.unlink(node(db, "/d"), &name("x")).unwrap()
+            db.nodes().unlink(node(db, "/d"), &name("x")).unwrap()
         }),
     ];
     let dir = tempfile::tempdir().unwrap();
@@ -294,10 +311,13 @@ fn what_was_not_read_is_no_conflict() {
     furnish(&db);
     for (what, change) in elsewhere {
         let read: Read = |txn| {
-            assert_eq!(txn.get(b"/f").unwrap(), b"one");
-            assert_eq!(txn.xattr(node(txn, "/f"), b"user.n").unwrap(), b"1");
-            missing(txn.xattr(node(txn, "/f"), b"user.none"));
-            missing(txn.get(b"/d/none"));
+            assert_eq!(txn.files().read(b"/f").unwrap(), b"one");
+            assert_eq!(
+                txn.attributes().get(node(txn, "/f"), b"user.n").unwrap(),
+                b"1"
+            );
+            missing(txn.attributes().get(node(txn, "/f"), b"user.none"));
+            missing(txn.files().read(b"/d/none"));
         };
         let found = write_after(&db, read, || {
             change(&db);
@@ -309,12 +329,12 @@ fn what_was_not_read_is_no_conflict() {
 }
 
 fn open_with_clock(path: &Path, now_ns: i64) -> Database {
-    let options = OpenOptions {
+    let options = DatabaseOptions {
         engine: EngineOptions {
             clock: Some(Arc::new(move || now_ns)),
             ..EngineOptions::default()
         },
-        ..OpenOptions::default()
+        ..DatabaseOptions::default()
     };
     Database::open(path, options).unwrap()
 }
@@ -326,20 +346,20 @@ fn a_change_is_noticed_though_the_clock_stands_still() {
     create(dir.path(), None).close().unwrap();
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     let db = open_with_clock(&dir.path().join("t.larder"), now.unwrap().as_nanos() as i64);
-    db.put(b"/f", b"one").unwrap();
+    db.files().write(b"/f", b"one").unwrap();
     db.sync().unwrap();
-    let before = db.resolve(b"/f", true).unwrap();
+    let before = db.nodes().resolve(b"/f", true).unwrap();
     let found = write_after(
         &db,
-        |txn| assert_eq!(txn.get(b"/f").unwrap(), b"one"),
+        |txn| assert_eq!(txn.files().read(b"/f").unwrap(), b"one"),
         || {
-            let handle = db.open_file(before.node, true).unwrap();
+            let handle = db.nodes().open(before.node, true).unwrap();
             handle.write_at(0, b"two").unwrap();
             drop(handle);
             db.sync().unwrap();
         },
     );
-    let after = db.resolve(b"/f", true).unwrap();
+    let after = db.nodes().resolve(b"/f", true).unwrap();
     assert_eq!(before, after, "the clock does not stand still: not tested");
     assert_eq!(found, Err(ErrorKind::Conflict), "PRIVATE-5");
 }

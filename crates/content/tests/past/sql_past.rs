@@ -107,10 +107,10 @@ fn sessions_and_functions_of_the_past_say_what_the_model_says() {
             }
         }
         let database = tree.database();
-        let mut present = database.sql(true).unwrap();
+        let mut present = database.sql().open(true).unwrap();
         for _ in 0..60 {
             let (at_ns, made) = *rng.pick(&moments);
-            let mut session = database.sql_as_of(&Moment::At(at_ns)).unwrap();
+            let mut session = database.sql().open_as_of(&Moment::At(at_ns)).unwrap();
             let found = walk(&mut session);
             // PASTSQL-1
             assert!(
@@ -142,19 +142,19 @@ fn moments_are_joined_with_the_present_and_with_one_another() {
     let (tree, clock) = create(dir.path());
     let db = tree.database();
     let old = pattern(300_000, 1);
-    db.put(b"/a", &old).unwrap();
-    db.put(b"/b.txt", b"one").unwrap();
-    let ino = db.put(b"/gone", b"soon gone").unwrap().node.ino.0;
-    db.create_store("raw", "files", None, None).unwrap();
-    db.put(b"/raw/r", b"in a store").unwrap();
-    db.create_snapshot("first").unwrap();
+    db.files().write(b"/a", &old).unwrap();
+    db.files().write(b"/b.txt", b"one").unwrap();
+    let ino = db.files().write(b"/gone", b"soon gone").unwrap().node.ino.0;
+    db.stores().create("raw", "files", None, None).unwrap();
+    db.files().write(b"/raw/r", b"in a store").unwrap();
+    db.snapshots().create("first").unwrap();
     clock.pass(1000 * MILLISECOND);
-    db.put(b"/a", &pattern(200_000, 2)).unwrap();
-    db.put(b"/b.txt", b"two!").unwrap();
-    let (root, name) = db.resolve_parent(b"/gone").unwrap();
-    db.unlink(root, &name).unwrap();
-    db.put(b"/raw/r", b"changed").unwrap();
-    let mut sql = db.sql(false).unwrap();
+    db.files().write(b"/a", pattern(200_000, 2)).unwrap();
+    db.files().write(b"/b.txt", b"two!").unwrap();
+    let (root, name) = db.nodes().resolve_parent(b"/gone").unwrap();
+    db.nodes().unlink(root, &name).unwrap();
+    db.files().write(b"/raw/r", b"changed").unwrap();
+    let mut sql = db.sql().open(false).unwrap();
     run(&mut sql, "CREATE TABLE wanted (path, moment)").unwrap();
     run(
         &mut sql,
@@ -204,7 +204,9 @@ fn moments_are_joined_with_the_present_and_with_one_another() {
     );
     // More moments than are open at a time, in one statement.
     for round in 0..20 {
-        db.put(b"/n", format!("{round}").as_bytes()).unwrap();
+        db.files()
+            .write(b"/n", format!("{round}").as_bytes())
+            .unwrap();
         db.sync().unwrap();
         clock.pass(1000 * MILLISECOND);
     }
@@ -229,12 +231,12 @@ fn moments_are_joined_with_the_present_and_with_one_another() {
         "INSERT INTO wanted SELECT path, '' FROM files_as_of('first')",
     ));
     assert_eq!(one(&mut sql, "SELECT count(*) FROM wanted"), integer(4));
-    let txn = db.begin().unwrap();
+    let txn = db.transactions().begin().unwrap();
     let refused = txn
         .sql("SELECT content_as_of('first', '/b.txt')", &[])
         .unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
-    let mut reading = db.sql(true).unwrap();
+    let mut reading = db.sql().open(true).unwrap();
     run(&mut reading, "BEGIN").unwrap();
     let found = one(
         &mut reading,
@@ -270,8 +272,8 @@ fn a_session_of_the_past_shows_nothing_else_and_changes_nothing() {
     let dir = support::scratch();
     let (tree, clock) = create(dir.path());
     let db = tree.database();
-    db.put(b"/f", b"old").unwrap();
-    let mut sql = db.sql(false).unwrap();
+    db.files().write(b"/f", b"old").unwrap();
+    let mut sql = db.sql().open(false).unwrap();
     run(
         &mut sql,
         "CREATE TABLE docs (id); INSERT INTO docs VALUES (1)",
@@ -282,14 +284,14 @@ fn a_session_of_the_past_shows_nothing_else_and_changes_nothing() {
         "CREATE VIEW names AS SELECT name FROM main_dirent",
     )
     .unwrap();
-    db.create_snapshot("s").unwrap();
+    db.snapshots().create("s").unwrap();
     clock.pass(MILLISECOND);
-    db.put(b"/f", b"newer").unwrap();
-    db.put(b"/g", b"").unwrap();
+    db.files().write(b"/f", b"newer").unwrap();
+    db.files().write(b"/g", b"").unwrap();
     db.sync().unwrap(); // A store is there since the newest commit.
-    db.create_store("later", "files", None, None).unwrap();
+    db.stores().create("later", "files", None, None).unwrap();
     let moment = Moment::Snapshot("s".into());
-    let mut past = db.sql_as_of(&moment).unwrap();
+    let mut past = db.sql().open_as_of(&moment).unwrap();
     let see = |past: &mut SqlSession| {
         assert_eq!(one(past, "SELECT count(*) FROM main_dirent"), integer(1));
         assert_eq!(
@@ -353,12 +355,14 @@ fn a_session_of_the_past_shows_nothing_else_and_changes_nothing() {
     for round in 0..4 {
         clock.pass(HOUR);
         if round == 1 {
-            db.destroy_snapshot("s").unwrap();
+            db.snapshots().destroy("s").unwrap();
         }
-        db.put(b"/f", format!("round {round}").as_bytes()).unwrap();
+        db.files()
+            .write(b"/f", format!("round {round}").as_bytes())
+            .unwrap();
         db.sync().unwrap();
     }
-    let mut again = db.sql(true).unwrap();
+    let mut again = db.sql().open(true).unwrap();
     assert_eq!(
         one(&mut again, "SELECT CAST(content('/f') AS TEXT)"),
         text("round 3")
@@ -373,9 +377,9 @@ fn a_session_of_the_past_shows_nothing_else_and_changes_nothing() {
         integer(3)
     );
     drop(past);
-    let gone = db.sql_as_of(&moment).map(drop);
+    let gone = db.sql().open_as_of(&moment).map(drop);
     assert_eq!(kind(gone), ErrorKind::NotFound);
-    let unknown = db.sql_as_of(&Moment::At(BEGIN_NS - 1)).map(drop);
+    let unknown = db.sql().open_as_of(&Moment::At(BEGIN_NS - 1)).map(drop);
     assert_eq!(kind(unknown), ErrorKind::InvalidInput);
-    assert_eq!(db.stores().unwrap()[0].store, StoreId::MAIN);
+    assert_eq!(db.stores().list().unwrap()[0].store, StoreId::MAIN);
 }

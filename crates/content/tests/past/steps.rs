@@ -11,19 +11,21 @@ const FILES: usize = 4200;
 const STEP_ROWS: u64 = 8192;
 
 fn rows(db: &Database) -> u64 {
-    let report = db.history().unwrap();
+    let report = db.history().report().unwrap();
     report.stores.iter().map(|store| store.row_count).sum()
 }
 
 fn remove(db: &Database, path: String) {
-    let (parent, name) = db.resolve_parent(path.as_bytes()).unwrap();
-    db.unlink(parent, &name).unwrap();
+    let (parent, name) = db.nodes().resolve_parent(path.as_bytes()).unwrap();
+    db.nodes().unlink(parent, &name).unwrap();
 }
 
 /// Three rows for each file that was: deleted by commits of up to `group` of them.
 fn fill(clock: &Clock, db: &Database, group: usize) {
     for index in 0..FILES {
-        db.put(format!("/f{index}").as_bytes(), b"content").unwrap();
+        db.files()
+            .write(format!("/f{index}").as_bytes(), b"content")
+            .unwrap();
     }
     db.sync().unwrap();
     clock.pass(SECOND);
@@ -41,12 +43,12 @@ fn fill(clock: &Clock, db: &Database, group: usize) {
 
 /// What is left after a call that may commit; no commit takes more than it may.
 fn commit_some(db: &Database, round: usize) -> u64 {
-    let (before, seq) = (rows(db), db.stats().unwrap().commit_seq);
+    let (before, seq) = (rows(db), db.maintenance().stats().unwrap().commit_seq);
     match round % 2 {
-        0 => drop(db.put(b"/tick", b"tick").unwrap()),
+        0 => drop(db.files().write(b"/tick", b"tick").unwrap()),
         _ => db.sync().unwrap(),
     }
-    let (after, commits) = (rows(db), db.stats().unwrap().commit_seq - seq);
+    let (after, commits) = (rows(db), db.maintenance().stats().unwrap().commit_seq - seq);
     assert!(
         before.saturating_sub(after) <= commits * STEP_ROWS,
         "TIME-9: {before} rows, then {after}, by {commits} commits"
@@ -67,7 +69,7 @@ fn commit_away(db: &Database) {
 }
 
 fn assert_clean(db: &Database) {
-    let report = db.check(true, &mut |_, _| {}).unwrap();
+    let report = db.maintenance().check(true, &mut |_, _| {}).unwrap();
     assert!(report.findings.is_empty(), "{:?}", report.findings);
 }
 
@@ -116,7 +118,7 @@ fn what_the_retention_lets_go_goes_in_steps() {
         assert_clean(&db);
         commit_away(&db);
         assert_clean(&db);
-        assert_eq!(db.get(b"/tick").unwrap(), b"tick");
+        assert_eq!(db.files().read(b"/tick").unwrap(), b"tick");
         db.close().unwrap();
     }
 }
@@ -130,12 +132,16 @@ fn a_prune_is_as_many_commits_as_it_has_steps() {
     for _ in 0..2 {
         fill(&clock, &db, 700);
     }
-    let (before, found) = (db.stats().unwrap(), rows(&db));
-    let report = db.prune(PruneCut::All, None, false).unwrap().report;
+    let (before, found) = (db.maintenance().stats().unwrap(), rows(&db));
+    let report = db
+        .history()
+        .prune(PruneCut::All, None, false)
+        .unwrap()
+        .report;
     let freed: u64 = report.freed.iter().map(|store| store.row_count).sum();
     assert_eq!((freed, report.is_waiting), (found, false));
     assert!(rows(&db) < 100);
-    let commits = db.stats().unwrap().commit_seq - before.commit_seq;
+    let commits = db.maintenance().stats().unwrap().commit_seq - before.commit_seq;
     let least = found / STEP_ROWS;
     assert!(
         commits >= least && commits < 2 * least + 6,
@@ -158,9 +164,9 @@ fn a_close_takes_some_steps_and_the_next_session_the_others() {
         fill(&clock, &db, FILES);
     }
     clock.pass(2 * HOUR);
-    let (found, before) = (rows(&db), db.stats().unwrap().commit_seq);
+    let (found, before) = (rows(&db), db.maintenance().stats().unwrap().commit_seq);
     assert!(found > (COMMITS_MAX - 1) * STEP_ROWS, "{found}");
-    db.put(b"/tick", b"tick").unwrap();
+    db.files().write(b"/tick", b"tick").unwrap();
     db.close().unwrap();
     let catalog = dir.path().join("t.larder/catalog.db");
     let count = |sql: &str| -> u64 {

@@ -7,7 +7,7 @@ use crate::support;
 use crate::common::moments::{Clock, HOUR, MILLISECOND, MINUTE, SECOND, keep};
 use crate::common::{assert_clean, pattern};
 use crate::support::ContentTree;
-use larder::{Database, DefragOptions, ErrorKind, Moment, NodeId, OpenOptions, PruneCut};
+use larder::{Database, DatabaseOptions, DefragOptions, ErrorKind, Moment, NodeId, PruneCut};
 use larder_object::EngineOptions;
 use larder_testkit::{Mix, Rng, Script, explain_difference};
 use std::path::Path;
@@ -32,9 +32,9 @@ fn engine(clock: &Clock) -> EngineOptions {
 }
 
 fn open(clock: &Clock, dir: &Path) -> Database {
-    let options = OpenOptions {
+    let options = DatabaseOptions {
         engine: engine(clock),
-        ..OpenOptions::default()
+        ..DatabaseOptions::default()
     };
     Database::open(&dir.join("t.larder"), options).unwrap()
 }
@@ -68,12 +68,17 @@ impl World {
         let clock = Clock::new();
         let database = clock.create(dir, 256, 4 * MINUTE);
         for store in STORES {
-            database.create_store(store, "files", None, None).unwrap();
+            database
+                .stores()
+                .create(store, "files", None, None)
+                .unwrap();
         }
         database
+            .history()
             .set_store_retention("short", Some(keep(MINUTE)))
             .unwrap();
         database
+            .history()
             .set_store_retention("long", Some(keep(15 * MINUTE)))
             .unwrap();
         database.close().unwrap();
@@ -151,23 +156,28 @@ impl World {
         let ns = *rng.pick(&times);
         match nth {
             2 => {
-                self.database.set_retention(keep(ns.max(SECOND))).unwrap();
+                self.database
+                    .history()
+                    .set_retention(keep(ns.max(SECOND)))
+                    .unwrap();
             }
             _ if rng.chance(20) => {
                 self.database
+                    .history()
                     .set_store_retention(STORES[nth], None)
                     .unwrap();
             }
             _ => {
                 let wanted = Some(keep(ns));
                 self.database
+                    .history()
                     .set_store_retention(STORES[nth], wanted)
                     .unwrap();
             }
         }
-        let default = self.database.retention().unwrap();
+        let default = self.database.history().retention().unwrap();
         for (nth, store) in STORES.into_iter().enumerate() {
-            let own = self.database.store_retention(store).unwrap();
+            let own = self.database.history().store_retention(store).unwrap();
             self.keeps[nth] = own.unwrap_or(default).retention_ns;
         }
         self.pass(0);
@@ -180,13 +190,19 @@ impl World {
         let (dry, wet) = match STORES.get(nth) {
             Some(store) => {
                 self.floor[nth] = self.floor[nth].max(cut);
-                let dry = self.database.prune_store(store, older.clone(), true);
-                (dry, self.database.prune_store(store, older, false))
+                let dry = self
+                    .database
+                    .history()
+                    .prune_store(store, older.clone(), true);
+                (
+                    dry,
+                    self.database.history().prune_store(store, older, false),
+                )
             }
             None => {
                 self.floor = self.floor.map(|at| at.max(cut));
-                let dry = self.database.prune(older.clone(), None, true);
-                let wet = self.database.prune(older, None, false);
+                let dry = self.database.history().prune(older.clone(), None, true);
+                let wet = self.database.history().prune(older, None, false);
                 (dry.map(|one| one.report), wet.map(|one| one.report))
             }
         };
@@ -201,7 +217,7 @@ impl World {
     /// Each store is as it was, or says where its history begins, and then it was not to be kept.
     /// `is_whole`: all have to be there.
     fn look(&mut self, past: &Database, was: Was, is_whole: bool, when: &str) {
-        let (seq, _) = past.shows().unwrap();
+        let (seq, _) = past.history().shown().unwrap();
         for (nth, store) in STORES.into_iter().enumerate() {
             let root = format!("/{store}");
             match ContentTree::below(past.clone(), &root).walk() {
@@ -224,7 +240,7 @@ impl World {
                     let told = format!("history of store '{store}' begins at");
                     assert!(error.to_string().contains(&told), "HISTORY-7: {when}");
                     assert!(!is_whole && was.at_ns < self.floor[nth], "TIME-8: {when}");
-                    let own = self.database.history().unwrap().own;
+                    let own = self.database.history().report().unwrap().own;
                     let own = own.iter().find(|one| one.name == store).unwrap();
                     assert!(own.begins_seq.0 > seq, "{when}: {own:?}");
                     self.refused += 1;
@@ -249,11 +265,11 @@ impl World {
         if self.snapshots.len() > 2 || rng.chance(50) && !self.snapshots.is_empty() {
             let at = rng.below(self.snapshots.len() as u64) as usize;
             let (name, _) = self.snapshots.swap_remove(at);
-            self.database.destroy_snapshot(&name).unwrap();
+            self.database.snapshots().destroy(&name).unwrap();
         } else {
             let was = self.note();
             let name = format!("s{}", was.at_ns);
-            self.database.create_snapshot(&name).unwrap();
+            self.database.snapshots().create(&name).unwrap();
             self.snapshots.push((name, was));
         }
     }
@@ -270,7 +286,12 @@ impl World {
     }
 
     fn assert_sound(&self, when: &str) {
-        let findings = self.database.check(true, &mut |_, _| {}).unwrap().findings;
+        let findings = self
+            .database
+            .maintenance()
+            .check(true, &mut |_, _| {})
+            .unwrap()
+            .findings;
         assert_eq!(findings, Vec::<String>::new(), "seed {}, {when}", self.seed);
     }
 }
@@ -296,7 +317,11 @@ fn run(seed: u64, op_count: usize) -> (u64, u64) {
         }
         if rng.chance(2) {
             let options = DefragOptions::default();
-            world.database.defrag(&[], &options, &mut |_| {}).unwrap();
+            world
+                .database
+                .maintenance()
+                .defrag(&[], &options, &mut |_| {})
+                .unwrap();
         }
         if rng.chance(4) {
             world.reader = match world.reader {
@@ -365,24 +390,34 @@ fn run(seed: u64, op_count: usize) -> (u64, u64) {
     }
     // What is over goes, of each store by itself, and its space with it.
     for (name, _) in std::mem::take(&mut world.snapshots) {
-        world.database.destroy_snapshot(&name).unwrap();
+        world.database.snapshots().destroy(&name).unwrap();
     }
     let times = [("short", MINUTE), ("long", HOUR)];
     for (store, ns) in times {
         let wanted = Some(keep(ns));
-        world.database.set_store_retention(store, wanted).unwrap();
+        world
+            .database
+            .history()
+            .set_store_retention(store, wanted)
+            .unwrap();
     }
-    world.database.set_retention(keep(10 * MINUTE)).unwrap();
+    world
+        .database
+        .history()
+        .set_retention(keep(10 * MINUTE))
+        .unwrap();
     for store in STORES {
         let path = format!("/{store}/one more");
         world
             .database
-            .put(path.as_bytes(), &pattern(50_000, 1))
+            .files()
+            .write(path.as_bytes(), pattern(50_000, 1))
             .unwrap();
         world.database.sync().unwrap();
         world
             .database
-            .put(path.as_bytes(), &pattern(60_000, 2))
+            .files()
+            .write(path.as_bytes(), pattern(60_000, 2))
             .unwrap();
         world.database.sync().unwrap();
     }
@@ -392,16 +427,16 @@ fn run(seed: u64, op_count: usize) -> (u64, u64) {
         world.database.sync().unwrap();
     }
     let bytes = |store: &str| {
-        let stores = world.database.history().unwrap().stores;
+        let stores = world.database.history().report().unwrap().stores;
         let found = stores.iter().find(|one| one.name == store);
         found.map_or(0, |one| one.bytes)
     };
     assert_eq!(bytes("short"), 0, "seed {seed}: TIME-8");
     assert!(bytes("long") > 0 && bytes("plain") > 0, "seed {seed}");
-    let told: u64 = (world.database.history().unwrap().stores.iter())
+    let told: u64 = (world.database.history().report().unwrap().stores.iter())
         .map(|one| one.bytes)
         .sum();
-    let stats = world.database.stats().unwrap();
+    let stats = world.database.maintenance().stats().unwrap();
     assert_eq!((told, told), (stats.history_bytes, stats.retired_bytes));
     world.assert_sound("when it is over");
     (world.refused, world.read_alone)

@@ -10,7 +10,10 @@ use std::process::Command;
 const MIB: usize = 1 << 20;
 
 fn names_in_root(database: &Database) -> Vec<String> {
-    let listed = database.read_dir_plus(NodeId::ROOT, None, 100).unwrap();
+    let listed = database
+        .nodes()
+        .read_dir_plus(NodeId::ROOT, None, 100)
+        .unwrap();
     let name = |name: &[u8]| String::from_utf8_lossy(name).into_owned();
     listed
         .iter()
@@ -39,7 +42,10 @@ fn a_prune_of_one_store_leaves_what_an_older_version_shared() {
     let database = two_stores(&clock, dir.path(), 256);
     let bytes = pattern(MIB, 7);
     clock.put(&database, b"/a/file", &bytes);
-    database.clone_path(None, b"/a/file", b"/b/file").unwrap();
+    database
+        .files()
+        .clone_path(None, b"/a/file", b"/b/file")
+        .unwrap();
     database.sync().unwrap();
     let then = clock.now();
     clock.pass(SECOND);
@@ -49,13 +55,19 @@ fn a_prune_of_one_store_leaves_what_an_older_version_shared() {
     database.close().unwrap();
     forget_sharers(dir.path());
     let database = clock.open(dir.path());
-    let told = database.prune_store("b", PruneCut::All, true).unwrap();
-    let done = database.prune_store("b", PruneCut::All, false).unwrap();
+    let told = database
+        .history()
+        .prune_store("b", PruneCut::All, true)
+        .unwrap();
+    let done = database
+        .history()
+        .prune_store("b", PruneCut::All, false)
+        .unwrap();
     assert_eq!(told.freed, done.freed);
     clock.put(&database, b"/filler", &pattern(8 * MIB, 9));
     let past = as_of(&database, then).unwrap();
-    assert!(past.get(b"/a/file").unwrap() == bytes, "HISTORY-8");
-    assert!(past.get(b"/b/file").is_err());
+    assert!(past.files().read(b"/a/file").unwrap() == bytes, "HISTORY-8");
+    assert!(past.files().read(b"/b/file").is_err());
     drop(past);
     assert_clean(&database);
     // When both have let it go it is free.
@@ -63,7 +75,7 @@ fn a_prune_of_one_store_leaves_what_an_older_version_shared() {
     for _ in 0..3 {
         clock.put(&database, b"/tiny", b"y");
     }
-    assert_eq!(database.space().unwrap().retired_bytes, 0);
+    assert_eq!(database.maintenance().space().unwrap().retired_bytes, 0);
     assert_clean(&database);
 }
 
@@ -75,10 +87,14 @@ fn a_store_that_was_made_later_was_not_there() {
     let database = two_stores(&clock, dir.path(), 256);
     clock.put(&database, b"/a/file", b"first");
     let before = clock.put(&database, b"/a/file", b"second");
-    let seq = database.resolve_moment(&Moment::At(before)).unwrap().0;
+    let seq = database.history().resolve(&Moment::At(before)).unwrap().0;
     clock.pass(SECOND);
-    database.create_store("late", "files", None, None).unwrap();
     database
+        .stores()
+        .create("late", "files", None, None)
+        .unwrap();
+    database
+        .history()
         .set_store_retention("late", Some(keep(MINUTE)))
         .unwrap();
     clock.pass(SECOND);
@@ -90,22 +106,31 @@ fn a_store_that_was_made_later_was_not_there() {
     }
     let past = as_of(&database, there).unwrap();
     assert_eq!(names_in_root(&past), ["a", "b", "late"], "HISTORY-7");
-    assert_eq!(kind(past.get(b"/late/file")), ErrorKind::InvalidInput);
+    assert_eq!(
+        kind(past.files().read(b"/late/file")),
+        ErrorKind::InvalidInput
+    );
     drop(past);
     let past = as_of(&database, before).unwrap();
     assert_eq!(names_in_root(&past), ["a", "b"]);
-    assert_eq!(kind(past.resolve(b"/late", true)), ErrorKind::NotFound);
+    assert_eq!(
+        kind(past.nodes().resolve(b"/late", true)),
+        ErrorKind::NotFound
+    );
     drop(past);
-    let undone = database.undo(seq, true).unwrap();
+    let undone = database.history().undo(seq, true).unwrap();
     assert_eq!(undone.changes.len(), 1, "{undone:?}");
-    let back = database.rollback(&Moment::At(before), None, false).unwrap();
+    let back = database
+        .history()
+        .rollback(&Moment::At(before), None, false)
+        .unwrap();
     let left: Vec<&String> = (back.left.iter())
         .filter(|one| one.contains("store 'late' was made later"))
         .collect();
     assert_eq!(left.len(), 1, "{back:?}");
-    assert!(database.get(b"/late/file").unwrap() == b"new");
-    assert!(database.get(b"/tiny").is_err());
-    let refused = database.rollback(&Moment::At(there), None, true);
+    assert!(database.files().read(b"/late/file").unwrap() == b"new");
+    assert!(database.files().read(b"/tiny").is_err());
+    let refused = database.history().rollback(&Moment::At(there), None, true);
     assert_eq!(kind(refused.map(drop)), ErrorKind::InvalidInput);
     assert_clean(&database);
 }
@@ -117,7 +142,10 @@ fn a_store_that_keeps_nothing_lets_go_after_some_seconds() {
     let dir = tempfile::tempdir().unwrap();
     let clock = Clock::new();
     let database = two_stores(&clock, dir.path(), 256);
-    database.set_store_retention("b", Some(keep(0))).unwrap();
+    database
+        .history()
+        .set_store_retention("b", Some(keep(0)))
+        .unwrap();
     clock.put(&database, b"/b/file", b"first");
     let then = clock.put(&database, b"/b/file", b"second");
     clock.put(&database, b"/b/file", b"third");
@@ -125,13 +153,16 @@ fn a_store_that_keeps_nothing_lets_go_after_some_seconds() {
         clock.put(&database, b"/tiny", b"x");
     }
     let past = as_of(&database, then).unwrap();
-    assert!(past.get(b"/b/file").unwrap() == b"second", "FOREIGN-1");
+    assert!(
+        past.files().read(b"/b/file").unwrap() == b"second",
+        "FOREIGN-1"
+    );
     drop(past);
     for _ in 0..8 {
         clock.put(&database, b"/tiny", b"y");
     }
     let past = as_of(&database, then).unwrap();
-    assert_eq!(kind(past.get(b"/b/file")), ErrorKind::InvalidInput);
+    assert_eq!(kind(past.files().read(b"/b/file")), ErrorKind::InvalidInput);
     drop(past);
     assert_clean(&database);
 }

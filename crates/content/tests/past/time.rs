@@ -66,7 +66,7 @@ fn assert_was(database: &Database, script: &Script, (at_ns, made): (i64, usize),
 /// How many rows there are of each kind of history, and of pre-images: what is not there is not
 /// tested.
 fn count_history(database: &Database, counts: &mut BTreeMap<String, i64>) {
-    let mut session = database.sql(false).unwrap();
+    let mut session = database.sql().open(false).unwrap();
     let sql = "SELECT what, count(*) FROM larder_history GROUP BY what \
                UNION ALL SELECT 'home', count(*) FROM larder_home";
     let mut rows = Vec::new();
@@ -86,8 +86,8 @@ fn count_history(database: &Database, counts: &mut BTreeMap<String, i64>) {
 
 /// A transaction that has taken its moment and holds it.
 fn begin_reading(database: &Database) -> Transaction {
-    let reader = database.begin().unwrap();
-    reader.attr(R).unwrap();
+    let reader = database.transactions().begin().unwrap();
+    reader.nodes().metadata(R).unwrap();
     reader
 }
 
@@ -126,7 +126,7 @@ fn run_beside_the_background(seed: u64, op_count: usize) -> BTreeMap<String, i64
             tree.database().sync().unwrap();
             std::mem::swap(&mut tree, &mut other);
             // Has the writer lock, and with it knows what the other did.
-            let refused = tree.database().destroy_snapshot("nobody");
+            let refused = tree.database().snapshots().destroy("nobody");
             assert_eq!(kind(refused), ErrorKind::NotFound);
         }
         if rng.chance(3) && !moments.is_empty() {
@@ -172,7 +172,10 @@ fn run_model(seed: u64, op_count: usize) -> BTreeMap<String, i64> {
         }
         if rng.chance(2) {
             let options = DefragOptions::default();
-            tree.database().defrag(&[], &options, &mut |_| {}).unwrap();
+            tree.database()
+                .maintenance()
+                .defrag(&[], &options, &mut |_| {})
+                .unwrap();
         }
         if rng.chance(8) {
             // A reader, or none any more: an apply leaves what came after its moment.
@@ -227,7 +230,7 @@ fn run_model(seed: u64, op_count: usize) -> BTreeMap<String, i64> {
     make(tree.database(), R, "another");
     tree.database().sync().unwrap();
     assert_eq!(
-        tree.database().space().unwrap().retired_bytes,
+        tree.database().maintenance().space().unwrap().retired_bytes,
         0,
         "seed {seed}"
     );
@@ -300,7 +303,10 @@ fn a_full_database_gives_up_the_oldest_history_first() {
     let mut moments = Vec::new();
     // Four times what it holds, in a file that is replaced.
     for round in 0..64 {
-        database.put(b"/file", &pattern(4 << 20, round)).unwrap();
+        database
+            .files()
+            .write(b"/file", pattern(4 << 20, round))
+            .unwrap();
         database.sync().unwrap();
         moments.push((clock.now(), round));
         clock.pass(MILLISECOND);
@@ -309,7 +315,10 @@ fn a_full_database_gives_up_the_oldest_history_first() {
     for (at_ns, round) in moments {
         match database.as_of(&Moment::At(at_ns)) {
             Ok(past) => {
-                assert_eq!(past.get(b"/file").unwrap(), pattern(4 << 20, round));
+                assert_eq!(
+                    past.files().read(b"/file").unwrap(),
+                    pattern(4 << 20, round)
+                );
                 first_kept.get_or_insert(round);
             }
             Err(error) => {
@@ -321,19 +330,24 @@ fn a_full_database_gives_up_the_oldest_history_first() {
     let first_kept = first_kept.unwrap();
     assert!((45..62).contains(&first_kept), "{first_kept}");
     // What is held is not given up: then the database is full.
-    database.create_snapshot("kept").unwrap();
+    database.snapshots().create("kept").unwrap();
     let full = (0..64)
         .find_map(|round| {
-            let put = database.put(b"/file", &pattern(4 << 20, 100 + round));
+            let put = database
+                .files()
+                .write(b"/file", pattern(4 << 20, 100 + round));
             put.and_then(|_| database.sync()).err()
         })
         .unwrap();
     assert_eq!(full.kind(), ErrorKind::NoSpace, "TIME-1: {full}");
     let kept = database.as_of(&Moment::Snapshot("kept".into())).unwrap();
-    assert_eq!(kept.get(b"/file").unwrap(), pattern(4 << 20, 63));
+    assert_eq!(kept.files().read(b"/file").unwrap(), pattern(4 << 20, 63));
     drop(kept);
-    database.destroy_snapshot("kept").unwrap();
-    database.put(b"/file", &pattern(4 << 20, 200)).unwrap();
+    database.snapshots().destroy("kept").unwrap();
+    database
+        .files()
+        .write(b"/file", pattern(4 << 20, 200))
+        .unwrap();
     database.sync().unwrap();
     assert_eq!(tree.findings().unwrap(), Vec::<String>::new());
 }
@@ -345,21 +359,25 @@ fn a_reader_of_the_past_keeps_what_it_reads() {
     let tree = create(&clock, dir.path(), 64, 1000 * MILLISECOND);
     let database = tree.database();
     let old = pattern(3 << 20, 1);
-    database.put(b"/file", &old).unwrap();
+    database.files().write(b"/file", &old).unwrap();
     database.sync().unwrap();
     let past = database.as_of(&Moment::At(clock.now())).unwrap();
     for round in 0..8 {
         clock.pass(1000 * MILLISECOND);
         database
-            .put(b"/file", &pattern(3 << 20, 10 + round))
+            .files()
+            .write(b"/file", pattern(3 << 20, 10 + round))
             .unwrap();
         database.sync().unwrap();
     }
-    assert_eq!(past.get(b"/file").unwrap(), old, "PAST-2");
+    assert_eq!(past.files().read(b"/file").unwrap(), old, "PAST-2");
     drop(past);
     for round in 0..3 {
         clock.pass(10_000 * MILLISECOND);
-        database.put(b"/other", &pattern(5000, round)).unwrap();
+        database
+            .files()
+            .write(b"/other", pattern(5000, round))
+            .unwrap();
         database.sync().unwrap();
     }
     let gone = database.as_of(&Moment::At(BEGIN_NS));
@@ -377,54 +395,79 @@ fn names_attributes_and_small_things_have_a_past() {
     Database::create(&dir.path().join("t.larder"), &options).unwrap();
     let db = open_plain(dir.path());
     let file = put(&db, R, "small", b"tiny");
-    db.set_xattr(file, b"user.a", b"1", XattrMode::Set).unwrap();
-    db.create_snapshot("first").unwrap();
-    db.put(b"/small", b"TINY").unwrap();
-    db.set_xattr(file, b"user.a", b"2", XattrMode::Set).unwrap();
-    db.set_xattr(file, b"user.b", b"3", XattrMode::Set).unwrap();
+    db.attributes()
+        .set(file, b"user.a", b"1", XattrMode::Set)
+        .unwrap();
+    db.snapshots().create("first").unwrap();
+    db.files().write(b"/small", b"TINY").unwrap();
+    db.attributes()
+        .set(file, b"user.a", b"2", XattrMode::Set)
+        .unwrap();
+    db.attributes()
+        .set(file, b"user.b", b"3", XattrMode::Set)
+        .unwrap();
     let change = SetAttr {
         mode: Some(0o600),
         ..SetAttr::default()
     };
-    db.set_attr(file, &change).unwrap();
-    db.rename(
-        R,
-        &name("small"),
-        R,
-        &name("moved"),
-        larder::RenameMode::Replace,
-    )
-    .unwrap();
-    db.create_snapshot("second").unwrap();
-    db.unlink(R, &name("moved")).unwrap();
+    db.nodes().set_attr(file, &change).unwrap();
+    db.nodes()
+        .rename(
+            R,
+            &name("small"),
+            R,
+            &name("moved"),
+            larder::RenameMode::Replace,
+        )
+        .unwrap();
+    db.snapshots().create("second").unwrap();
+    db.nodes().unlink(R, &name("moved")).unwrap();
     db.sync().unwrap();
     let first = db
         .as_of(&parse_moment("first", db.now_ns()).unwrap())
         .unwrap();
-    assert_eq!(first.get(b"/small").unwrap(), b"tiny");
-    assert_eq!(first.xattr(file, b"user.a").unwrap(), b"1");
-    assert_eq!(kind(first.xattr(file, b"user.b")), ErrorKind::NoAttribute);
-    assert_eq!(first.attr(file).unwrap().mode, 0o644);
-    assert_eq!(kind(first.resolve(b"/moved", true)), ErrorKind::NotFound);
+    assert_eq!(first.files().read(b"/small").unwrap(), b"tiny");
+    assert_eq!(first.attributes().get(file, b"user.a").unwrap(), b"1");
+    assert_eq!(
+        kind(first.attributes().get(file, b"user.b")),
+        ErrorKind::NoAttribute
+    );
+    assert_eq!(first.nodes().metadata(file).unwrap().mode, 0o644);
+    assert_eq!(
+        kind(first.nodes().resolve(b"/moved", true)),
+        ErrorKind::NotFound
+    );
     let second = db.as_of(&Moment::Snapshot("SECOND".into())).unwrap();
-    assert_eq!(second.get(b"/moved").unwrap(), b"TINY");
-    assert_eq!(second.xattrs(file).unwrap().len(), 2);
-    assert_eq!(second.attr(file).unwrap().mode, 0o600);
-    assert_eq!(kind(second.resolve(b"/small", true)), ErrorKind::NotFound);
-    assert_eq!(kind(db.resolve(b"/moved", true)), ErrorKind::NotFound);
+    assert_eq!(second.files().read(b"/moved").unwrap(), b"TINY");
+    assert_eq!(second.attributes().list(file).unwrap().len(), 2);
+    assert_eq!(second.nodes().metadata(file).unwrap().mode, 0o600);
+    assert_eq!(
+        kind(second.nodes().resolve(b"/small", true)),
+        ErrorKind::NotFound
+    );
+    assert_eq!(
+        kind(db.nodes().resolve(b"/moved", true)),
+        ErrorKind::NotFound
+    );
     // Writing there.
     assert_eq!(
-        kind(second.put(b"/moved", b"x")),
+        kind(second.files().write(b"/moved", b"x")),
         ErrorKind::ReadOnly,
         "PAST-1"
     );
-    assert_eq!(kind(second.unlink(R, &name("moved"))), ErrorKind::ReadOnly);
-    assert_eq!(kind(second.set_attr(file, &change)), ErrorKind::ReadOnly);
     assert_eq!(
-        kind(second.open_file(file, true).map(drop)),
+        kind(second.nodes().unlink(R, &name("moved"))),
         ErrorKind::ReadOnly
     );
-    assert_eq!(kind(second.create_snapshot("x")), ErrorKind::ReadOnly);
+    assert_eq!(
+        kind(second.nodes().set_attr(file, &change)),
+        ErrorKind::ReadOnly
+    );
+    assert_eq!(
+        kind(second.nodes().open(file, true).map(drop)),
+        ErrorKind::ReadOnly
+    );
+    assert_eq!(kind(second.snapshots().create("x")), ErrorKind::ReadOnly);
     // Moments that there are not.
     let ask = |text: &str| {
         db.as_of(&parse_moment(text, db.now_ns()).unwrap())
@@ -435,19 +478,22 @@ fn names_attributes_and_small_things_have_a_past() {
     assert_eq!(kind(ask("-1y")), ErrorKind::InvalidInput);
     assert_eq!(kind(ask("nobody")), ErrorKind::NotFound);
     // Holds.
-    db.hold_snapshot("first", "audit").unwrap();
-    assert_eq!(db.snapshots().unwrap()[0].holds, ["audit"]);
-    assert_eq!(kind(db.destroy_snapshot("first")), ErrorKind::InvalidInput);
-    db.release_snapshot("first", "audit").unwrap();
-    db.destroy_snapshot("first").unwrap();
+    db.snapshots().hold("first", "audit").unwrap();
+    assert_eq!(db.snapshots().list().unwrap()[0].holds, ["audit"]);
     assert_eq!(
-        kind(db.create_snapshot("second").map(drop)),
+        kind(db.snapshots().destroy("first")),
+        ErrorKind::InvalidInput
+    );
+    db.snapshots().release("first", "audit").unwrap();
+    db.snapshots().destroy("first").unwrap();
+    assert_eq!(
+        kind(db.snapshots().create("second").map(drop)),
         ErrorKind::Exists
     );
     drop((first, second));
     db.close().unwrap();
     let db = open_plain(dir.path());
-    assert_eq!(db.snapshots().unwrap().len(), 1);
+    assert_eq!(db.snapshots().list().unwrap().len(), 1);
     common::assert_clean(&db);
 }
 
@@ -467,7 +513,11 @@ fn without_retention_there_is_only_the_present() {
         refused.to_string().contains("keeps no history"),
         "{refused}"
     );
-    let snapshot = tree.database().create_snapshot("s").unwrap();
+    let snapshot = tree.database().snapshots().create("s").unwrap();
     let then = tree.database().as_of(&Moment::Snapshot("s".into()));
-    assert_eq!(then.unwrap().get(b"/f").unwrap(), b"x", "{snapshot:?}");
+    assert_eq!(
+        then.unwrap().files().read(b"/f").unwrap(),
+        b"x",
+        "{snapshot:?}"
+    );
 }

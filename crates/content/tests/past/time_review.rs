@@ -4,7 +4,7 @@ use crate::common;
 use crate::common::moments::{Clock, HOUR, SECOND};
 use crate::common::{OWNER, content, kind, make, name, pattern, put};
 use larder::{
-    CreateOptions, Database, DefragOptions, ErrorKind, FileHandle, Moment, NodeId, OpenOptions,
+    CreateOptions, Database, DatabaseOptions, DefragOptions, ErrorKind, FileHandle, Moment, NodeId,
 };
 use larder_object::format::SegmentIndex;
 use larder_object::{Device, EngineOptions, Storage};
@@ -52,9 +52,9 @@ impl Place {
     }
 
     fn open(&self) -> Database {
-        let options = OpenOptions {
+        let options = DatabaseOptions {
             engine: self.options.clone(),
-            ..OpenOptions::default()
+            ..DatabaseOptions::default()
         };
         Database::open(&self.dir.path().join("t.larder"), options).unwrap()
     }
@@ -79,13 +79,15 @@ impl Place {
 
 /// Writes in place the redo rows that nobody holds back.
 fn apply(db: &Database) {
-    db.defrag(&[], &DefragOptions::default(), &mut |_| {})
+    db.maintenance()
+        .defrag(&[], &DefragOptions::default(), &mut |_| {})
         .unwrap();
 }
 
 fn sql(db: &Database, text: &str) -> Vec<Vec<larder::SqlValue>> {
     let mut rows = Vec::new();
-    db.sql(false)
+    db.sql()
+        .open(false)
         .unwrap()
         .execute(text, &mut |row| {
             rows.push(row.values);
@@ -120,17 +122,17 @@ fn a_redo_row_that_was_ended_before_its_rows_went_stays_ended() {
     let node = put(&db, R, "f", &model);
     let other = put(&db, R, "other", &pattern(MIB, 2));
     db.sync().unwrap();
-    let file = db.open_file(node, true).unwrap();
+    let file = db.nodes().open(node, true).unwrap();
     overwrite(&*file, &mut model, 5, &pattern(4096, 3));
     db.sync().unwrap();
     // Who reads an older moment holds back what came after it.
-    let reader = db.begin().unwrap();
-    reader.attr(R).unwrap();
+    let reader = db.transactions().begin().unwrap();
+    reader.nodes().metadata(R).unwrap();
     overwrite(&*file, &mut model, 0, &pattern(MIB / 2, 4)); // It ends the redo row.
     let ended = place.moment(&db);
     apply(&db); // The redo row goes, what ended it stays.
     drop(reader);
-    let beside = db.open_file(other, true).unwrap();
+    let beside = db.nodes().open(other, true).unwrap();
     beside.write_at(0, &pattern(4096, 5)).unwrap();
     place.moment(&db);
     apply(&db); // Now what ended it goes.
@@ -149,12 +151,12 @@ fn a_redo_row_that_restores_what_was_there_hides_the_one_before() {
     let mut model = first.clone();
     let node = put(&db, R, "f", &model);
     db.sync().unwrap();
-    let file = db.open_file(node, true).unwrap();
+    let file = db.nodes().open(node, true).unwrap();
     overwrite(&*file, &mut model, 5, &pattern(4096, 3));
     overwrite(&*file, &mut model, 9, &pattern(4096, 4));
     db.sync().unwrap();
-    let reader = db.begin().unwrap();
-    reader.attr(R).unwrap();
+    let reader = db.transactions().begin().unwrap();
+    reader.nodes().metadata(R).unwrap();
     overwrite(&*file, &mut model, 5, &first[5 * 4096..6 * 4096]);
     let restored = place.moment(&db);
     apply(&db);
@@ -177,7 +179,7 @@ fn an_apply_that_finds_no_space_takes_none() {
     for size in [MIB, 64 << 10] {
         loop {
             let path = format!("/fill{count}");
-            match db.put(path.as_bytes(), &pattern(size, count)) {
+            match db.files().write(path.as_bytes(), pattern(size, count)) {
                 Ok(_) => db.sync().unwrap(),
                 Err(error) => {
                     assert_eq!(error.kind(), ErrorKind::NoSpace);
@@ -188,39 +190,47 @@ fn an_apply_that_finds_no_space_takes_none() {
         }
     }
     // A little room, and history that nobody may give up.
-    db.unlink(R, &name(&format!("fill{}", count - 1))).unwrap();
+    db.nodes()
+        .unlink(R, &name(&format!("fill{}", count - 1)))
+        .unwrap();
     db.sync().unwrap();
     place.pass(2 * HOUR);
     for at in 0..2 {
         make(&db, R, &format!("empty{at}"));
         db.sync().unwrap();
     }
-    let before = db.create_snapshot("kept").unwrap();
-    let file = db.open_file(node, true).unwrap();
+    let before = db.snapshots().create("kept").unwrap();
+    let file = db.nodes().open(node, true).unwrap();
     // More than there is room for.
-    let pre_images = db.space().unwrap().available_bytes / BLOCK + 20;
+    let pre_images = db.maintenance().space().unwrap().available_bytes / BLOCK + 20;
     for at in 0..pre_images {
         overwrite(&*file, &mut model, at * 3, &pattern(4096, 100 + at));
         db.sync().unwrap();
     }
-    let retired = db.space().unwrap().retired_bytes;
+    let retired = db.maintenance().space().unwrap().retired_bytes;
     for _ in 0..4 {
         place.pass(10 * SECOND);
         // Only the redo rows: nothing else is moved.
-        let outcome = db.defrag(&[node], &DefragOptions::default(), &mut |_| {});
+        let outcome = db
+            .maintenance()
+            .defrag(&[node], &DefragOptions::default(), &mut |_| {});
         assert!(outcome.is_ok() || kind(outcome.map(drop)) == ErrorKind::NoSpace);
         db.sync().unwrap();
     }
-    assert_eq!(db.space().unwrap().retired_bytes, retired, "PREIMAGE-2");
-    db.put(b"/small", &pattern(32 << 10, 9)).unwrap();
+    assert_eq!(
+        db.maintenance().space().unwrap().retired_bytes,
+        retired,
+        "PREIMAGE-2"
+    );
+    db.files().write(b"/small", pattern(32 << 10, 9)).unwrap();
     db.sync().unwrap();
     assert!(content(&db, node) == model);
     // With room it goes on, and the snapshot is as it was.
     let past = db.as_of(&Moment::Seq(before.seq.0)).unwrap();
     assert!(content(&past, node) == pattern(8 * MIB, 1));
     drop(past);
-    db.destroy_snapshot("kept").unwrap();
-    db.unlink(R, &name("fill0")).unwrap();
+    db.snapshots().destroy("kept").unwrap();
+    db.nodes().unlink(R, &name("fill0")).unwrap();
     db.sync().unwrap();
     place.pass(2 * HOUR);
     for at in 2..4 {
@@ -228,7 +238,7 @@ fn an_apply_that_finds_no_space_takes_none() {
         db.sync().unwrap();
     }
     apply(&db);
-    assert_eq!(db.space().unwrap().redo_bytes, 0);
+    assert_eq!(db.maintenance().space().unwrap().redo_bytes, 0);
     assert!(content(&db, node) == model);
     assert_clean(&db);
 }
@@ -255,19 +265,23 @@ fn attributes_that_sql_has_changed_are_in_the_next_snapshot() {
     };
     change(0o600);
     place.pass(SECOND);
-    db.create_snapshot("private").unwrap();
+    db.snapshots().create("private").unwrap();
     let snapshot = db.as_of(&Moment::Snapshot("private".into())).unwrap();
-    assert_eq!(snapshot.attr(node).unwrap().mode, 0o600);
+    assert_eq!(snapshot.nodes().metadata(node).unwrap().mode, 0o600);
     place.pass(SECOND);
     change(0o640);
     place.pass(SECOND);
     // Whoever only asks which commit a time means is told the same one (`times.rs` of the mount,
     // seed 1).
-    let (seq, _) = db.resolve_moment(&Moment::At(place.now())).unwrap();
+    let (seq, _) = db.history().resolve(&Moment::At(place.now())).unwrap();
     let at = db.as_of(&Moment::At(place.now())).unwrap();
-    assert_eq!(at.attr(node).unwrap().mode, 0o640, "CONTENT-9");
-    assert_eq!(at.shows().map(|(shown, _)| shown), Some(seq), "HISTORY-6");
-    assert_eq!(snapshot.attr(node).unwrap().mode, 0o600);
+    assert_eq!(at.nodes().metadata(node).unwrap().mode, 0o640, "CONTENT-9");
+    assert_eq!(
+        at.history().shown().map(|(shown, _)| shown),
+        Some(seq),
+        "HISTORY-6"
+    );
+    assert_eq!(snapshot.nodes().metadata(node).unwrap().mode, 0o600);
     drop((snapshot, at));
     // By the session of this process.
     place.pass(SECOND);
@@ -275,12 +289,12 @@ fn attributes_that_sql_has_changed_are_in_the_next_snapshot() {
         &db,
         &format!("UPDATE main SET mode = 420 WHERE ino = {}", node.ino.0),
     );
-    db.create_snapshot("open").unwrap();
+    db.snapshots().create("open").unwrap();
     let open = db.as_of(&Moment::Snapshot("open".into())).unwrap();
-    assert_eq!(open.attr(node).unwrap().mode, 0o644);
+    assert_eq!(open.nodes().metadata(node).unwrap().mode, 0o644);
     drop(open);
     // What follows knows of the commits that this made.
-    db.put(b"/more", &pattern(MIB, 1)).unwrap();
+    db.files().write(b"/more", pattern(MIB, 1)).unwrap();
     db.sync().unwrap();
     assert_clean(&db);
 }
@@ -289,19 +303,22 @@ fn attributes_that_sql_has_changed_are_in_the_next_snapshot() {
 fn a_clock_that_was_ahead_does_not_stop_time() {
     let place = Place::new(None, 100 * SECOND);
     let db = place.open();
-    db.put(b"/f", b"early").unwrap();
+    db.files().write(b"/f", b"early").unwrap();
     place.moment(&db);
     let right = place.now();
     place.pass(365 * 24 * HOUR);
-    db.put(b"/f", b"ahead").unwrap();
+    db.files().write(b"/f", b"ahead").unwrap();
     place.moment(&db);
     place.clock.set(right);
     place.pass(SECOND);
-    db.put(b"/f", b"late").unwrap();
+    db.files().write(b"/f", b"late").unwrap();
     let late = place.moment(&db);
-    db.put(b"/f", b"later").unwrap();
+    db.files().write(b"/f", b"later").unwrap();
     place.moment(&db);
-    assert_eq!(db.as_of(&late).unwrap().get(b"/f").unwrap(), b"late");
+    assert_eq!(
+        db.as_of(&late).unwrap().files().read(b"/f").unwrap(),
+        b"late"
+    );
     let begins = number(
         &db,
         "SELECT value FROM larder_meta WHERE key = 'history_begins_ns'",
@@ -309,7 +326,7 @@ fn a_clock_that_was_ahead_does_not_stop_time() {
     assert!(begins <= place.now(), "{begins}");
     for at in 0..8_u64 {
         place.pass(90 * SECOND);
-        db.put(b"/f", &pattern(100, at)).unwrap();
+        db.files().write(b"/f", pattern(100, at)).unwrap();
         place.moment(&db);
     }
     assert_eq!(
@@ -326,20 +343,23 @@ fn a_clock_that_was_ahead_does_not_stop_time() {
 fn a_clock_that_was_reset_ends_no_history() {
     let place = Place::new(None, 100 * SECOND);
     let db = place.open();
-    db.put(b"/f", b"early").unwrap();
+    db.files().write(b"/f", b"early").unwrap();
     let early = place.moment(&db);
-    db.put(b"/f", b"next").unwrap();
+    db.files().write(b"/f", b"next").unwrap();
     place.moment(&db);
     let right = place.now();
     // As a host without a battery starts: before the database was made.
     place.clock.set(7 * SECOND);
-    db.put(b"/f", b"reset").unwrap();
+    db.files().write(b"/f", b"reset").unwrap();
     db.sync().unwrap();
     place.clock.set(right);
     place.pass(SECOND);
-    db.put(b"/f", b"late").unwrap();
+    db.files().write(b"/f", b"late").unwrap();
     place.moment(&db);
-    assert_eq!(db.as_of(&early).unwrap().get(b"/f").unwrap(), b"early");
+    assert_eq!(
+        db.as_of(&early).unwrap().files().read(b"/f").unwrap(),
+        b"early"
+    );
     assert_clean(&db);
 }
 
@@ -433,7 +453,7 @@ fn pre_images_are_saved_with_one_flush() {
     let mut model = first.clone();
     let node = put(&db, R, "f", &model);
     let before = place.moment(&db);
-    let file = db.open_file(node, true).unwrap();
+    let file = db.nodes().open(node, true).unwrap();
     for at in 0..300 {
         overwrite(&*file, &mut model, at * 5, &pattern(4096, 10 + at));
     }
@@ -442,7 +462,7 @@ fn pre_images_are_saved_with_one_flush() {
     apply(&db);
     let count = counts.flushes.load(Ordering::SeqCst) - counted;
     assert!(count < 20, "{count} flushes");
-    assert_eq!(db.space().unwrap().redo_bytes, 0);
+    assert_eq!(db.maintenance().space().unwrap().redo_bytes, 0);
     let pre_images = number(&db, "SELECT sum(block_count) FROM larder_home");
     assert_eq!(pre_images, 300);
     place.moment(&db);
@@ -464,14 +484,16 @@ fn an_apply_that_was_interrupted_saves_no_pre_image_again() {
     let mut model = first.clone();
     let node = put(&db, R, "f", &model);
     let before = place.moment(&db);
-    let file = db.open_file(node, true).unwrap();
+    let file = db.nodes().open(node, true).unwrap();
     for at in 0..300 {
         overwrite(&*file, &mut model, at * 5, &pattern(4096, 10 + at));
     }
     let after = place.moment(&db);
     // All copies, and some pre-images.
     counts.writes_left.store(350, Ordering::SeqCst);
-    let failed = db.defrag(&[], &DefragOptions::default(), &mut |_| {});
+    let failed = db
+        .maintenance()
+        .defrag(&[], &DefragOptions::default(), &mut |_| {});
     assert!(failed.is_err());
     drop((file, db));
     counts.writes_left.store(i64::MAX, Ordering::SeqCst);
@@ -483,7 +505,7 @@ fn an_apply_that_was_interrupted_saves_no_pre_image_again() {
         "the test has failed at a wrong place"
     );
     apply(&db);
-    assert_eq!(db.space().unwrap().redo_bytes, 0);
+    assert_eq!(db.maintenance().space().unwrap().redo_bytes, 0);
     assert_eq!(number(&db, pre_images), 300, "PREIMAGE-2");
     for (moment, model) in [(before, &first), (after, &model)] {
         let past = db.as_of(&moment).unwrap();
@@ -501,21 +523,21 @@ fn the_past_ends_with_its_present_and_says_so() {
     let node = put(&db, R, "f", &old);
     let then = place.moment(&db);
     let past = db.as_of(&then).unwrap();
-    let file = past.open_file(node, false).unwrap();
+    let file = past.nodes().open(node, false).unwrap();
     let mut head = [0; 16];
     file.read_at(0, &mut head).unwrap();
     db.clone().close().unwrap();
     // Somebody else, who knows nothing of it, lets history go and takes its space.
     let other = place.open();
-    other.unlink(R, &name("f")).unwrap();
+    other.nodes().unlink(R, &name("f")).unwrap();
     for at in 0..6 {
         place.pass(100 * SECOND);
         put(&other, R, &format!("new{at}"), &pattern(3 * MIB, 10 + at));
         other.sync().unwrap();
     }
     assert_eq!(number(&other, "SELECT count(*) FROM larder_past"), 0);
-    assert_eq!(kind(past.resolve(b"/f", true)), ErrorKind::Stopped);
-    assert_eq!(kind(past.get(b"/f").map(drop)), ErrorKind::Stopped);
+    assert_eq!(kind(past.nodes().resolve(b"/f", true)), ErrorKind::Stopped);
+    assert_eq!(kind(past.files().read(b"/f").map(drop)), ErrorKind::Stopped);
     let mut bytes = vec![0; 3 * MIB];
     match file.read_at(0, &mut bytes) {
         Ok(_) => assert!(bytes == old, "what it has in memory is right"),
@@ -530,16 +552,16 @@ fn the_past_ends_with_its_present_and_says_so() {
 fn a_write_that_history_refuses_is_refused_at_once() {
     let place = Place::new(Some(64 << 20), HOUR);
     let db = place.open();
-    db.put(b"/file", &pattern(20 * MIB, 1)).unwrap();
+    db.files().write(b"/file", pattern(20 * MIB, 1)).unwrap();
     db.sync().unwrap();
-    db.create_snapshot("kept").unwrap();
-    db.put(b"/file", &pattern(20 * MIB, 2)).unwrap();
+    db.snapshots().create("kept").unwrap();
+    db.files().write(b"/file", pattern(20 * MIB, 2)).unwrap();
     db.sync().unwrap();
     // It is no pin that the room waits for. The fastest of some, beside other work on the machine.
     let fastest = (0..4)
         .map(|at| {
             let begun = Instant::now();
-            let refused = db.put(b"/more", &pattern(30 * MIB, at)).map(drop);
+            let refused = db.files().write(b"/more", pattern(30 * MIB, at)).map(drop);
             assert_eq!(kind(refused), ErrorKind::NoSpace);
             begun.elapsed()
         })
@@ -553,30 +575,34 @@ fn a_write_that_history_refuses_is_refused_at_once() {
 fn shrinking_beside_a_snapshot_is_refused_before_anything_is_given_up() {
     let place = Place::new(Some(256 << 20), HOUR);
     let db = place.open();
-    db.put(b"/old", &pattern(MIB, 1)).unwrap();
+    db.files().write(b"/old", pattern(MIB, 1)).unwrap();
     let early = place.moment(&db);
-    db.put(b"/old", &pattern(MIB, 2)).unwrap();
+    db.files().write(b"/old", pattern(MIB, 2)).unwrap();
     for at in 0..40 {
         put(&db, R, &format!("f{at}"), &pattern(MIB, 10 + at));
     }
     place.moment(&db);
-    db.create_snapshot("kept").unwrap();
+    db.snapshots().create("kept").unwrap();
     for at in 0..40 {
-        db.unlink(R, &name(&format!("f{at}"))).unwrap();
+        db.nodes().unlink(R, &name(&format!("f{at}"))).unwrap();
     }
     place.moment(&db);
     let begun = Instant::now();
     let refused = db
+        .maintenance()
         .shrink(Some(24 << 20), false, &mut |_, _| {})
         .unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Busy, "{refused}");
     assert!(refused.to_string().contains("snapshot 'kept'"), "{refused}");
     assert!(begun.elapsed() < Duration::from_secs(1));
     let past = db.as_of(&early).unwrap();
-    assert!(past.get(b"/old").unwrap() == pattern(MIB, 1));
+    assert!(past.files().read(b"/old").unwrap() == pattern(MIB, 1));
     drop(past);
-    db.destroy_snapshot("kept").unwrap();
-    let report = db.shrink(Some(24 << 20), false, &mut |_, _| {}).unwrap();
+    db.snapshots().destroy("kept").unwrap();
+    let report = db
+        .maintenance()
+        .shrink(Some(24 << 20), false, &mut |_, _| {})
+        .unwrap();
     assert!(report.segment_bytes_after <= 24 << 20, "{report:?}");
     assert_clean(&db);
 }
@@ -585,19 +611,23 @@ fn shrinking_beside_a_snapshot_is_refused_before_anything_is_given_up() {
 fn a_snapshot_after_the_end_of_a_store_holds_nothing_of_it() {
     let place = Place::new(None, 10 * SECOND);
     let db = place.open();
-    db.create_store("other", "files", None, None).unwrap();
-    let root = db.resolve(b"/other", true).unwrap().node;
+    db.stores().create("other", "files", None, None).unwrap();
+    let root = db.nodes().resolve(b"/other", true).unwrap().node;
     put(&db, root, "f", &pattern(4 * MIB, 1));
     place.moment(&db);
-    db.destroy_store("other").unwrap();
+    db.stores().destroy("other").unwrap();
     place.pass(SECOND);
-    db.create_snapshot("after").unwrap();
+    db.snapshots().create("after").unwrap();
     for at in 0..3 {
         place.pass(100 * SECOND);
         make(&db, R, &format!("empty{at}"));
         db.sync().unwrap();
     }
-    assert_eq!(db.space().unwrap().retired_bytes, 0, "HISTORY-3");
+    assert_eq!(
+        db.maintenance().space().unwrap().retired_bytes,
+        0,
+        "HISTORY-3"
+    );
     assert_clean(&db);
 }
 
@@ -624,7 +654,7 @@ fn look_long(segment_bytes_max: u64, elsewhere: &str) {
             db.sync().unwrap();
         }
     }
-    let file = db.open_file(node, true).unwrap();
+    let file = db.nodes().open(node, true).unwrap();
     for at in 0..100 {
         overwrite(&*file, &mut model, at * 20, &pattern(64 << 10, 50 + at));
     }
@@ -648,5 +678,5 @@ fn who_is_refused_the_past_leaves_no_pin() {
     assert_eq!(kind(db.as_of(&then).map(drop)), ErrorKind::Stopped);
     let other = place.open();
     assert_eq!(number(&other, "SELECT count(*) FROM larder_past"), 0);
-    assert_eq!(other.attr(node).unwrap().uid, OWNER.uid);
+    assert_eq!(other.nodes().metadata(node).unwrap().uid, OWNER.uid);
 }

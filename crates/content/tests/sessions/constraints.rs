@@ -5,7 +5,7 @@ use super::content_faults::{Kinds, fail_at};
 use crate::common::others::plain;
 use crate::common::{OWNER, content, create, folder, make, name, put, scratch};
 use larder::{
-    Database, EngineOptions, ErrorKind, NodeId, OpenOptions, RenameMode, SetAttr, XattrMode,
+    Database, DatabaseOptions, EngineOptions, ErrorKind, NodeId, RenameMode, SetAttr, XattrMode,
     list_refused, open_refused,
 };
 use std::collections::BTreeMap;
@@ -14,13 +14,13 @@ use std::path::Path;
 
 /// Commits only when it is told to.
 pub fn open_quiet(dir: &Path) -> Database {
-    let options = OpenOptions {
+    let options = DatabaseOptions {
         label: "test".into(),
         engine: EngineOptions {
             has_background: false,
             ..EngineOptions::default()
         },
-        ..OpenOptions::default()
+        ..DatabaseOptions::default()
     };
     Database::open(&dir.join("t.larder"), options).unwrap()
 }
@@ -39,10 +39,10 @@ fn tree(db: &Database, top: NodeId) -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     let mut left = vec![(String::new(), top)];
     while let Some((path, node)) = left.pop() {
-        let attr = db.attr(node).unwrap();
+        let attr = db.nodes().metadata(node).unwrap();
         let mut all = format!("{attr:?}");
-        for name in db.xattrs(node).unwrap() {
-            let value = db.xattr(node, &name).unwrap();
+        for name in db.attributes().list(node).unwrap() {
+            let value = db.attributes().get(node, &name).unwrap();
             all.push_str(&format!(" {}={value:?}", String::from_utf8_lossy(&name)));
         }
         match attr.kind {
@@ -52,7 +52,7 @@ fn tree(db: &Database, top: NodeId) -> BTreeMap<String, String> {
                 all.push_str(&format!(" {:?} {sum}", &bytes[..bytes.len().min(16)]));
             }
             larder::format::FileKind::Directory => {
-                for entry in db.read_dir(node, None, 1000).unwrap() {
+                for entry in db.nodes().read_dir(node, None, 1000).unwrap() {
                     left.push((format!("{path}/{}", entry.name), entry.node));
                 }
             }
@@ -73,13 +73,15 @@ struct Place {
 fn prepare(db: &Database, text: &str) -> Place {
     let top = folder(db, NodeId::ROOT, text);
     let file = put(db, top, "file", b"some content");
-    db.set_xattr(file, b"user.a", b"1", XattrMode::Set).unwrap();
+    db.attributes()
+        .set(file, b"user.a", b"1", XattrMode::Set)
+        .unwrap();
     put(db, top, "other", &[7; 9000]);
     folder(db, top, "empty");
     let full = folder(db, top, "full");
     put(db, full, "inner", b"inner");
     let node = make(db, top, "linked");
-    db.link(node, full, &name("link")).unwrap();
+    db.nodes().link(node, full, &name("link")).unwrap();
     Place { top, file, full }
 }
 
@@ -87,44 +89,48 @@ type Operation = (&'static str, fn(&Database, &Place) -> larder::Result<()>);
 
 const OPERATIONS: &[Operation] = &[
     ("create", |db, at| {
-        db.create_node(at.top, &name("new"), larder::NewNode::File, 0o600, OWNER)
+        db.nodes()
+            .create_node(at.top, &name("new"), larder::NewNode::File, 0o600, OWNER)
             .map(drop)
     }),
     ("create open", |db, at| {
-        db.create_file(at.top, &name("new"), 0o600, OWNER, true)
+        db.nodes()
+            .create_file(at.top, &name("new"), 0o600, OWNER, true)
             .map(drop)
     }),
     ("make a directory", |db, at| {
-        db.create_node(
-            at.top,
-            &name("new"),
-            larder::NewNode::Directory,
-            0o700,
-            OWNER,
-        )
-        .map(drop)
+        db.nodes()
+            .create_node(
+                at.top,
+                &name("new"),
+                larder::NewNode::Directory,
+                0o700,
+                OWNER,
+            )
+            .map(drop)
     }),
     ("symlink", |db, at| {
         let target = larder::NewNode::Symlink(b"file");
-        db.create_node(at.top, &name("new"), target, 0, OWNER)
+        db.nodes()
+            .create_node(at.top, &name("new"), target, 0, OWNER)
             .map(drop)
     }),
-    ("unlink", |db, at| db.unlink(at.top, &name("file"))),
+    ("unlink", |db, at| db.nodes().unlink(at.top, &name("file"))),
     ("unlink one of two", |db, at| {
-        db.unlink(at.top, &name("linked"))
+        db.nodes().unlink(at.top, &name("linked"))
     }),
     ("unlink an open file", |db, at| {
-        let _open = db.open_file(at.file, false)?;
-        db.unlink(at.top, &name("file"))
+        let _open = db.nodes().open(at.file, false)?;
+        db.nodes().unlink(at.top, &name("file"))
     }),
     ("remove a directory", |db, at| {
-        db.remove_dir(at.top, &name("empty"))
+        db.nodes().remove_dir(at.top, &name("empty"))
     }),
     ("link", |db, at| {
-        db.link(at.file, at.full, &name("second")).map(drop)
+        db.nodes().link(at.file, at.full, &name("second")).map(drop)
     }),
     ("rename", |db, at| {
-        db.rename(
+        db.nodes().rename(
             at.top,
             &name("file"),
             at.full,
@@ -133,7 +139,7 @@ const OPERATIONS: &[Operation] = &[
         )
     }),
     ("rename a directory", |db, at| {
-        db.rename(
+        db.nodes().rename(
             at.top,
             &name("empty"),
             at.full,
@@ -142,7 +148,7 @@ const OPERATIONS: &[Operation] = &[
         )
     }),
     ("save", |db, at| {
-        db.rename(
+        db.nodes().rename(
             at.top,
             &name("other"),
             at.top,
@@ -151,7 +157,7 @@ const OPERATIONS: &[Operation] = &[
         )
     }),
     ("set aside", |db, at| {
-        db.rename(
+        db.nodes().rename(
             at.top,
             &name("file"),
             at.top,
@@ -160,7 +166,7 @@ const OPERATIONS: &[Operation] = &[
         )
     }),
     ("rename over a directory", |db, at| {
-        db.rename(
+        db.nodes().rename(
             at.top,
             &name("full"),
             at.top,
@@ -169,7 +175,7 @@ const OPERATIONS: &[Operation] = &[
         )
     }),
     ("exchange", |db, at| {
-        db.rename(
+        db.nodes().rename(
             at.top,
             &name("file"),
             at.full,
@@ -182,26 +188,31 @@ const OPERATIONS: &[Operation] = &[
             mode: Some(0o640),
             ..SetAttr::default()
         };
-        db.set_attr(at.file, &mode).map(drop)
+        db.nodes().set_attr(at.file, &mode).map(drop)
     }),
     ("set an attribute", |db, at| {
-        db.set_xattr(at.file, b"user.a", b"2", XattrMode::Set)
+        db.attributes()
+            .set(at.file, b"user.a", b"2", XattrMode::Set)
     }),
     ("remove an attribute", |db, at| {
-        db.remove_xattr(at.file, b"user.a")
+        db.attributes().remove(at.file, b"user.a")
     }),
     ("put", |db, at| {
-        db.put(&[&top_path(db, at)[..], b"/file"].concat(), &[3; 20_000])
+        db.files()
+            .write([&top_path(db, at)[..], b"/file"].concat(), [3; 20_000])
             .map(drop)
     }),
     ("put anew", |db, at| {
-        db.put(&[&top_path(db, at)[..], b"/new"].concat(), b"new")
+        db.files()
+            .write([&top_path(db, at)[..], b"/new"].concat(), b"new")
             .map(drop)
     }),
     ("write", |db, at| {
-        db.open_file(at.file, true)?.write_at(5, &[1; 5000])
+        db.nodes().open(at.file, true)?.write_at(5, &[1; 5000])
     }),
-    ("truncate", |db, at| db.open_file(at.file, true)?.set_len(3)),
+    ("truncate", |db, at| {
+        db.nodes().open(at.file, true)?.set_len(3)
+    }),
     ("truncate by name", |db, at| {
         let change = SetAttr {
             size_bytes: Some(3),
@@ -209,27 +220,27 @@ const OPERATIONS: &[Operation] = &[
             drop_set_id: true,
             ..SetAttr::default()
         };
-        db.set_attr(at.file, &change).map(drop)
+        db.nodes().set_attr(at.file, &change).map(drop)
     }),
     ("truncate and change", |db, at| {
         let change = SetAttr {
             uid: Some(7),
             ..SetAttr::default()
         };
-        let open = db.open_file(at.file, true)?;
+        let open = db.nodes().open(at.file, true)?;
         open.truncate(30_000, &change).map(drop)
     }),
 ];
 
 fn top_path(db: &Database, at: &Place) -> Vec<u8> {
-    let entries = db.read_dir(NodeId::ROOT, None, 10_000).unwrap();
+    let entries = db.nodes().read_dir(NodeId::ROOT, None, 10_000).unwrap();
     let entry = entries.iter().find(|entry| entry.node == at.top).unwrap();
     [b"/", entry.name.as_bytes()].concat()
 }
 
 /// What must be as it was: the tree, what is reserved of space, and what a commit would write.
 fn state(db: &Database, at: &Place) -> (BTreeMap<String, String>, u64, u64) {
-    let gauges = db.gauges().unwrap();
+    let gauges = db.maintenance().gauges().unwrap();
     (tree(db, at.top), gauges.reserved_bytes, gauges.dirty_bytes)
 }
 
@@ -256,9 +267,9 @@ fn fail_at_any_step(kinds: Kinds) {
                     assert!(state(&db, &at) == before, "GUARD-2: {about}: {error}");
                     failures += 1;
                     if is_committed {
-                        let seq = db.stats().unwrap().commit_seq;
+                        let seq = db.maintenance().stats().unwrap().commit_seq;
                         db.sync().unwrap();
-                        let now = db.stats().unwrap().commit_seq;
+                        let now = db.maintenance().stats().unwrap().commit_seq;
                         assert_eq!(now, seq, "GUARD-2: {about}: the group is not empty");
                     }
                 }
@@ -271,7 +282,7 @@ fn fail_at_any_step(kinds: Kinds) {
     db.close().unwrap();
     let db = open_quiet(dir.path());
     assert!(tree(&db, NodeId::ROOT) == before, "GUARD-2: reopened");
-    let report = db.check(true, &mut |_, _| {}).unwrap();
+    let report = db.maintenance().check(true, &mut |_, _| {}).unwrap();
     assert!(report.findings.is_empty(), "{:?}", report.findings);
 }
 
@@ -333,23 +344,25 @@ fn what_is_refused_after_its_answer_goes_alone_and_is_kept() {
     db.sync().unwrap();
     // Answered, and only then the rule comes.
     let refused = make(&db, NodeId::ROOT, "refused");
-    let handle = db.open_file(refused, true).unwrap();
+    let handle = db.nodes().open(refused, true).unwrap();
     handle.write_at(0, &[9; 100_000]).unwrap();
-    db.open_file(kept, true)
+    db.nodes()
+        .open(kept, true)
         .unwrap()
         .write_at(0, b"KEPT")
         .unwrap();
     put(&db, NodeId::ROOT, "new", b"new");
     let lost = folder(&db, NodeId::ROOT, "lost");
     put(&db, lost, "below", b"below");
-    db.rename(
-        NodeId::ROOT,
-        &name("kept"),
-        NodeId::ROOT,
-        &name("renamed"),
-        RenameMode::Replace,
-    )
-    .unwrap();
+    db.nodes()
+        .rename(
+            NodeId::ROOT,
+            &name("kept"),
+            NodeId::ROOT,
+            &name("renamed"),
+            RenameMode::Replace,
+        )
+        .unwrap();
     plain(dir.path(), FROZEN);
     plain(
         dir.path(),
@@ -364,13 +377,13 @@ fn what_is_refused_after_its_answer_goes_alone_and_is_kept() {
     assert_eq!(handle.check_refused().unwrap_err().kind(), ErrorKind::Io);
     handle.sync().unwrap();
     let names = || -> Vec<String> {
-        let entries = db.read_dir(NodeId::ROOT, None, 100).unwrap();
+        let entries = db.nodes().read_dir(NodeId::ROOT, None, 100).unwrap();
         entries.iter().map(|entry| entry.name.to_string()).collect()
     };
     assert_eq!(names(), ["new", "renamed"], "CONSTRAINT-2");
     assert_eq!(content(&db, kept), b"KEPT");
-    assert_eq!(db.gauges().unwrap().refused_count, 3);
-    assert_eq!(db.stats().unwrap().refused_count, 3);
+    assert_eq!(db.maintenance().gauges().unwrap().refused_count, 3);
+    assert_eq!(db.maintenance().stats().unwrap().refused_count, 3);
     drop(handle);
     // Nobody had the other two open: the end of the session says it.
     put(&db, NodeId::ROOT, "later", b"later");
@@ -392,7 +405,7 @@ fn what_is_refused_after_its_answer_goes_alone_and_is_kept() {
     larder::drop_refused(&path, one.id).unwrap();
     assert_eq!(list_refused(&path).unwrap().len(), 2);
     let db = open_quiet(dir.path());
-    let report = db.check(true, &mut |_, _| {}).unwrap();
+    let report = db.maintenance().check(true, &mut |_, _| {}).unwrap();
     assert!(report.findings.is_empty(), "{:?}", report.findings);
     assert_eq!(content(&db, kept), b"KEPT");
 }
@@ -415,10 +428,10 @@ fn deferred_keys_and_checks_are_rules() {
         ),
     );
     let db = open_quiet(dir.path());
-    let error = db.unlink(NodeId::ROOT, &name("file")).unwrap_err();
+    let error = db.nodes().unlink(NodeId::ROOT, &name("file")).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotPermitted);
     assert!(error.to_string().contains("refers"), "{error}");
-    let handle = db.open_file(file, true).unwrap();
+    let handle = db.nodes().open(file, true).unwrap();
     let error = handle.write_at(10, &[1; 1000]).unwrap_err();
     assert!(error.to_string().contains("size < 1000"), "{error}");
     assert_eq!(
@@ -426,22 +439,25 @@ fn deferred_keys_and_checks_are_rules() {
         ErrorKind::NotPermitted
     );
     assert_eq!(
-        db.put(b"/file", &[1; 1000]).unwrap_err().kind(),
+        db.files().write(b"/file", [1; 1000]).unwrap_err().kind(),
         ErrorKind::NotPermitted
     );
     assert_eq!(
-        db.put(b"/new", &[1; 1000]).unwrap_err().kind(),
+        db.files().write(b"/new", [1; 1000]).unwrap_err().kind(),
         ErrorKind::NotPermitted
     );
     handle.write_at(0, &[1; 999]).unwrap();
     drop(handle);
     db.sync().unwrap();
-    assert_eq!(db.read_dir(NodeId::ROOT, None, 10).unwrap().len(), 1);
+    assert_eq!(
+        db.nodes().read_dir(NodeId::ROOT, None, 10).unwrap().len(),
+        1
+    );
     // A key that only the commit meets.
     put(&db, NodeId::ROOT, "free", b"free");
     db.sync().unwrap();
-    let free = db.resolve(b"/free", false).unwrap().node;
-    db.unlink(NodeId::ROOT, &name("free")).unwrap();
+    let free = db.nodes().resolve(b"/free", false).unwrap().node;
+    db.nodes().unlink(NodeId::ROOT, &name("free")).unwrap();
     put(&db, NodeId::ROOT, "beside", b"beside");
     plain(
         dir.path(),
@@ -449,6 +465,6 @@ fn deferred_keys_and_checks_are_rules() {
     );
     db.sync().unwrap();
     assert_eq!(content(&db, free), b"free", "CONSTRAINT-2");
-    assert_eq!(db.get(b"/beside").unwrap(), b"beside");
+    assert_eq!(db.files().read(b"/beside").unwrap(), b"beside");
     db.close().unwrap_err();
 }

@@ -14,12 +14,12 @@ use std::path::Path;
 const ROOT: NodeId = NodeId::ROOT;
 
 fn names(db: &Database, dir: NodeId) -> Vec<String> {
-    let entries = db.read_dir(dir, None, 1000).unwrap();
+    let entries = db.nodes().read_dir(dir, None, 1000).unwrap();
     entries.iter().map(|entry| entry.name.to_string()).collect()
 }
 
 fn assert_sound(db: &Database) {
-    let report = db.check(true, &mut |_, _| {}).unwrap();
+    let report = db.maintenance().check(true, &mut |_, _| {}).unwrap();
     assert!(report.findings.is_empty(), "{:?}", report.findings);
 }
 
@@ -64,20 +64,24 @@ fn a_rule_on_names_or_attributes_refuses_the_operation() {
         );
         let db = with_rule(dir.path(), &rules, |db| {
             let fixed = put(db, ROOT, "fixed", b"fixed");
-            db.set_xattr(fixed, b"user.fixed", b"1", XattrMode::Set)
+            db.attributes()
+                .set(fixed, b"user.fixed", b"1", XattrMode::Set)
                 .unwrap();
             put(db, ROOT, "free", b"free");
         });
-        let fixed = db.resolve(b"/fixed", false).unwrap().node;
+        let fixed = db.nodes().resolve(b"/fixed", false).unwrap().node;
         let replace = RenameMode::Replace;
         let refused = [
-            db.put(b"/bad", b"x").map(drop),
-            db.link(fixed, ROOT, &name("bad link")).map(drop),
-            db.rename(ROOT, &name("free"), ROOT, &name("bad name"), replace),
-            db.rename(ROOT, &name("free"), ROOT, &name("fixed"), replace),
-            db.unlink(ROOT, &name("fixed")),
-            db.set_xattr(fixed, b"user.bad", b"1", XattrMode::Set),
-            db.remove_xattr(fixed, b"user.fixed"),
+            db.files().write(b"/bad", b"x").map(drop),
+            db.nodes().link(fixed, ROOT, &name("bad link")).map(drop),
+            db.nodes()
+                .rename(ROOT, &name("free"), ROOT, &name("bad name"), replace),
+            db.nodes()
+                .rename(ROOT, &name("free"), ROOT, &name("fixed"), replace),
+            db.nodes().unlink(ROOT, &name("fixed")),
+            db.attributes()
+                .set(fixed, b"user.bad", b"1", XattrMode::Set),
+            db.attributes().remove(fixed, b"user.fixed"),
         ];
         for (at, refused) in refused.into_iter().enumerate() {
             let error = refused.expect_err(&format!("{at}, {why}"));
@@ -86,13 +90,19 @@ fn a_rule_on_names_or_attributes_refuses_the_operation() {
         }
         // What waits for its commit counts too.
         put(&db, ROOT, "good", b"good");
-        db.rename(ROOT, &name("good"), ROOT, &name("better"), replace)
+        db.nodes()
+            .rename(ROOT, &name("good"), ROOT, &name("better"), replace)
             .unwrap();
-        let error = db.rename(ROOT, &name("better"), ROOT, &name("bad"), replace);
+        let error = db
+            .nodes()
+            .rename(ROOT, &name("better"), ROOT, &name("bad"), replace);
         assert_eq!(error.unwrap_err().kind(), ErrorKind::NotPermitted);
         db.sync().unwrap();
         assert_eq!(names(&db, ROOT), ["better", "fixed", "free"], "{why}");
-        assert_eq!(db.xattrs(fixed).unwrap(), [b"user.fixed".to_vec()]);
+        assert_eq!(
+            db.attributes().list(fixed).unwrap(),
+            [b"user.fixed".to_vec()]
+        );
         assert_sound(&db);
         db.close().unwrap();
         assert!(
@@ -129,7 +139,9 @@ fn a_rule_that_only_the_commit_meets_takes_out_one_operation() {
                 _ => vec![7; 50_000],
             };
             let node = put(&db, ROOT, "refused", &bytes);
-            db.set_xattr(node, b"user.a", b"1", XattrMode::Set).unwrap();
+            db.attributes()
+                .set(node, b"user.a", b"1", XattrMode::Set)
+                .unwrap();
             put(&db, ROOT, "two", &[2; 50_000]);
             plain(
                 dir.path(),
@@ -142,8 +154,15 @@ fn a_rule_that_only_the_commit_meets_takes_out_one_operation() {
             db.sync().unwrap();
             let what = format!("{table}, {action}");
             assert_eq!(names(&db, ROOT), ["before", "one", "two"], "{what}");
-            assert_eq!(content(&db, db.resolve(b"/two", false).unwrap().node)[0], 2);
-            assert_eq!(db.gauges().unwrap().refused_count, 1, "{what}");
+            assert_eq!(
+                content(&db, db.nodes().resolve(b"/two", false).unwrap().node)[0],
+                2
+            );
+            assert_eq!(
+                db.maintenance().gauges().unwrap().refused_count,
+                1,
+                "{what}"
+            );
             assert_sound(&db);
             // The session goes on.
             put(&db, ROOT, "three", b"three");
@@ -170,14 +189,16 @@ fn a_rule_that_only_the_commit_meets_keeps_what_was_to_go() {
         drop(create(dir.path(), None));
         let db = open_quiet(dir.path());
         let old = put(&db, ROOT, "old", &[1; 50_000]);
-        db.set_xattr(old, b"user.a", b"1", XattrMode::Set).unwrap();
+        db.attributes()
+            .set(old, b"user.a", b"1", XattrMode::Set)
+            .unwrap();
         db.sync().unwrap();
         match event {
             "UPDATE ON main" => {
-                let open = db.open_file(old, true).unwrap();
+                let open = db.nodes().open(old, true).unwrap();
                 open.write_at(0, &[9; 60_000]).unwrap();
             }
-            _ => db.unlink(ROOT, &name("old")).unwrap(),
+            _ => db.nodes().unlink(ROOT, &name("old")).unwrap(),
         }
         put(&db, ROOT, "new", b"new");
         plain(
@@ -191,12 +212,16 @@ fn a_rule_that_only_the_commit_meets_keeps_what_was_to_go() {
         let what = format!("{event}, {action}");
         assert_eq!(names(&db, ROOT), ["new", "old"], "{what}");
         assert_eq!(content(&db, old), [1; 50_000], "{what}");
-        assert_eq!(db.gauges().unwrap().refused_count, 1, "{what}");
+        assert_eq!(
+            db.maintenance().gauges().unwrap().refused_count,
+            1,
+            "{what}"
+        );
         assert_sound(&db);
         assert_eq!(db.close().unwrap_err().kind(), ErrorKind::NotPermitted);
         plain(dir.path(), "DROP TRIGGER late");
         let db = open_quiet(dir.path());
-        db.unlink(ROOT, &name("old")).unwrap();
+        db.nodes().unlink(ROOT, &name("old")).unwrap();
         assert_sound(&db);
         db.close().unwrap();
     }
@@ -213,16 +238,18 @@ fn a_save_whose_columns_are_refused_in_the_commit_is_refused() {
                 put(db, ROOT, "photo", b"old");
                 put(db, ROOT, "other", b"other");
             });
-            let photo = db.resolve(b"/photo", false).unwrap().node;
+            let photo = db.nodes().resolve(b"/photo", false).unwrap().node;
             let replace = RenameMode::Replace;
             put(&db, ROOT, "new", b"new content");
             if is_set_aside {
-                db.rename(ROOT, &name("photo"), ROOT, &name("photo~"), replace)
+                db.nodes()
+                    .rename(ROOT, &name("photo"), ROOT, &name("photo~"), replace)
                     .unwrap();
             }
-            db.rename(ROOT, &name("new"), ROOT, &name("photo"), replace)
+            db.nodes()
+                .rename(ROOT, &name("new"), ROOT, &name("photo"), replace)
                 .unwrap();
-            db.put(b"/other", b"more").unwrap();
+            db.files().write(b"/other", b"more").unwrap();
             plain(
                 dir.path(),
                 &format!(
@@ -232,9 +259,9 @@ fn a_save_whose_columns_are_refused_in_the_commit_is_refused() {
             db.sync().unwrap();
             assert_eq!(names(&db, ROOT), ["other", "photo"], "SAVE-2: {action}");
             assert_eq!(content(&db, photo), b"old", "SAVE-2: {action}");
-            assert_eq!(db.get(b"/other").unwrap(), b"more", "CONSTRAINT-2");
-            assert_eq!(db.resolve(b"/photo", false).unwrap().node, photo);
-            let rating = db.xattr(photo, b"user.column.rating").unwrap();
+            assert_eq!(db.files().read(b"/other").unwrap(), b"more", "CONSTRAINT-2");
+            assert_eq!(db.nodes().resolve(b"/photo", false).unwrap().node, photo);
+            let rating = db.attributes().get(photo, b"user.column.rating").unwrap();
             assert_eq!(rating, b"5", "SAVE-2");
             assert_sound(&db);
             assert_eq!(db.close().unwrap_err().kind(), ErrorKind::NotPermitted);
@@ -253,24 +280,26 @@ fn a_name_for_each_file_only_is_a_rule() {
     let db = with_rule(dir.path(), rule, |db| {
         put(db, ROOT, "file", b"1");
     });
-    let file = db.resolve(b"/file", false).unwrap().node;
-    let error = db.link(file, ROOT, &name("second")).unwrap_err();
+    let file = db.nodes().resolve(b"/file", false).unwrap().node;
+    let error = db.nodes().link(file, ROOT, &name("second")).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotPermitted, "{error}");
     assert!(error.to_string().contains("main_dirent.ino"), "{error}");
     // One after the other is fine, also in one commit.
-    db.rename(
-        ROOT,
-        &name("file"),
-        ROOT,
-        &name("moved"),
-        RenameMode::Replace,
-    )
-    .unwrap();
+    db.nodes()
+        .rename(
+            ROOT,
+            &name("file"),
+            ROOT,
+            &name("moved"),
+            RenameMode::Replace,
+        )
+        .unwrap();
     db.sync().unwrap();
     assert_eq!(names(&db, ROOT), ["moved"]);
     // Whatever order the two names have.
     let replace = RenameMode::Replace;
-    db.rename(ROOT, &name("moved"), ROOT, &name("earlier"), replace)
+    db.nodes()
+        .rename(ROOT, &name("moved"), ROOT, &name("earlier"), replace)
         .unwrap();
     db.sync().unwrap();
     assert_eq!(names(&db, ROOT), ["earlier"]);
@@ -290,13 +319,13 @@ fn a_truncate_by_name_is_one_step() {
             mode: Some(0o4755),
             ..SetAttr::default()
         };
-        db.set_attr(file, &mode).unwrap();
-        db.put(b"/file", &[1; 9000]).unwrap();
-        db.set_attr(file, &mode).unwrap();
+        db.nodes().set_attr(file, &mode).unwrap();
+        db.files().write(b"/file", [1; 9000]).unwrap();
+        db.nodes().set_attr(file, &mode).unwrap();
         folder(db, ROOT, "dir");
     });
-    let file = db.resolve(b"/file", false).unwrap().node;
-    let before = db.attr(file).unwrap();
+    let file = db.nodes().resolve(b"/file", false).unwrap().node;
+    let before = db.nodes().metadata(file).unwrap();
     for change in [
         SetAttr {
             size_bytes: Some(100),
@@ -309,12 +338,12 @@ fn a_truncate_by_name_is_one_step() {
             ..SetAttr::default()
         },
     ] {
-        let error = db.set_attr(file, &change).unwrap_err();
+        let error = db.nodes().set_attr(file, &change).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NotPermitted, "{error}");
-        let handle = db.open_file(file, true).unwrap();
+        let handle = db.nodes().open(file, true).unwrap();
         let error = handle.truncate(change.size_bytes.unwrap(), &change);
         assert_eq!(error.unwrap_err().kind(), ErrorKind::NotPermitted);
-        assert_eq!(db.attr(file).unwrap(), before, "GUARD-4");
+        assert_eq!(db.nodes().metadata(file).unwrap(), before, "GUARD-4");
         assert_eq!(content(&db, file), [1; 9000], "GUARD-4");
     }
     let change = SetAttr {
@@ -322,7 +351,7 @@ fn a_truncate_by_name_is_one_step() {
         mtime: Some(larder::SetTime::At(7)),
         ..SetAttr::default()
     };
-    let attr = db.set_attr(file, &change).unwrap();
+    let attr = db.nodes().set_attr(file, &change).unwrap();
     assert_eq!((attr.size_bytes, attr.mtime_ns), (100, 7));
     db.sync().unwrap();
     assert_eq!(content(&db, file), [1; 100]);
@@ -359,12 +388,12 @@ fn a_rule_that_comes_during_a_transaction_is_a_conflict() {
         let dir = tempfile::tempdir().unwrap();
         let path = workspace::create(dir.path());
         let parent = workspace::open(&path);
-        parent.put(b"/old", b"old").unwrap();
+        parent.files().write(b"/old", b"old").unwrap();
         workspace::sql(&parent, "CREATE TABLE notes (id INTEGER PRIMARY KEY)");
         parent.sync().unwrap();
         let txn = workspace::begin(&path);
         let view = txn.database().unwrap();
-        view.put(b"/new", &[7; 50_000]).unwrap();
+        view.files().write(b"/new", [7; 50_000]).unwrap();
         workspace::link(view, "/old", "/older");
         workspace::set_xattr(view, "/old", "user.a", "1");
         workspace::set_xattr(view, "/new", "user.a", "1");
@@ -374,8 +403,8 @@ fn a_rule_that_comes_during_a_transaction_is_a_conflict() {
         let found = workspace::conflicts(txn.commit().unwrap());
         let is_named = found.iter().any(|one| one.contains(expected));
         assert!(is_named, "{rule}: {found:?}");
-        assert!(parent.get(b"/new").is_err(), "WORKSPACE-4");
-        assert_eq!(parent.get(b"/old").unwrap(), b"old");
+        assert!(parent.files().read(b"/new").is_err(), "WORKSPACE-4");
+        assert_eq!(parent.files().read(b"/old").unwrap(), b"old");
         workspace::assert_sound(&parent);
     }
 }
@@ -386,14 +415,17 @@ fn a_close_reports_a_rule_that_came_after_the_open() {
     let dir = scratch();
     drop(create(dir.path(), None));
     let db = open_quiet(dir.path());
-    let plain_file = db.open_file(put(&db, ROOT, "plain", b"1"), true).unwrap();
+    let plain_file = db
+        .nodes()
+        .open(put(&db, ROOT, "plain", b"1"), true)
+        .unwrap();
     assert!(!plain_file.may_be_refused(), "nothing is the user's");
     drop(plain_file);
     db.close().unwrap();
     plain(dir.path(), "ALTER TABLE main ADD COLUMN rating");
     let db = open_quiet(dir.path());
     let node = make(&db, ROOT, "file");
-    let file = db.open_file(node, true).unwrap();
+    let file = db.nodes().open(node, true).unwrap();
     assert!(file.may_be_refused());
     file.write_at(0, &[1; 10_000]).unwrap();
     plain(
@@ -420,14 +452,14 @@ fn what_is_written_in_place_survives_the_refusal_of_its_commit() {
     let db = open_quiet(dir.path());
     let mut expected = vec![1; 256 << 10];
     let node = put(&db, ROOT, "file", &expected);
-    db.clone_path(None, b"/file", b"/clone").unwrap();
-    db.unlink(ROOT, &name("clone")).unwrap();
+    db.files().clone_path(None, b"/file", b"/clone").unwrap();
+    db.nodes().unlink(ROOT, &name("clone")).unwrap();
     db.sync().unwrap();
-    let file = db.open_file(node, true).unwrap();
+    let file = db.nodes().open(node, true).unwrap();
     file.write_at(0, &[2; 4096]).unwrap();
     db.sync().unwrap();
     expected[..4096].fill(2);
-    assert_eq!(db.gauges().unwrap().redo_bytes, 4096);
+    assert_eq!(db.maintenance().gauges().unwrap().redo_bytes, 4096);
     file.write_at(128 << 10, &[3; 4096]).unwrap();
     plain(
         dir.path(),
@@ -435,18 +467,19 @@ fn what_is_written_in_place_survives_the_refusal_of_its_commit() {
     );
     // The copy needs the first blocks in place; the commit that tells of them has the others, too.
     let copy = make(&db, ROOT, "copy");
-    let to = db.open_file(copy, true).unwrap();
+    let to = db.nodes().open(copy, true).unwrap();
     assert_eq!(
         copy_range((&*file, 0), (&*to, 0), 64 << 10).unwrap(),
         64 << 10
     );
-    assert_eq!(db.gauges().unwrap().refused_count, 1);
+    assert_eq!(db.maintenance().gauges().unwrap().refused_count, 1);
     plain(dir.path(), "DELETE FROM frozen");
     for round in 0..2 {
         assert!(content(&db, node) == expected, "{round}");
         assert!(content(&db, copy) == expected[..64 << 10], "{round}");
         assert_sound(&db);
-        db.defrag(&[], &DefragOptions::default(), &mut |_| {})
+        db.maintenance()
+            .defrag(&[], &DefragOptions::default(), &mut |_| {})
             .unwrap();
     }
 }

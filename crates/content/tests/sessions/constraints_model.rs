@@ -384,7 +384,9 @@ fn compare_late(seeds: std::ops::RangeInclusive<u64>, rounds: u64) {
             let client = Client::begin(dir.path());
             let (late, frozen) = std::thread::scope(|scope| {
                 let commit = scope.spawn(|| db.sync());
-                while !commit.is_finished() && db.gauges().unwrap().dirty_inode_count > 0 {
+                while !commit.is_finished()
+                    && db.maintenance().gauges().unwrap().dirty_inode_count > 0
+                {
                     std::thread::sleep(Duration::from_millis(1));
                 }
                 let late = random.operate(&db, &mut world, &context);

@@ -227,11 +227,13 @@ impl Operation {
                     true => larder::NewNode::Directory,
                     false => larder::NewNode::File,
                 };
-                let made = db.create_node(node(*dir), &name(text), new, 0o700, OWNER)?;
+                let made = db
+                    .nodes()
+                    .create_node(node(*dir), &name(text), new, 0o700, OWNER)?;
                 Ok(made.node.ino.0)
             }
             Operation::Write(ino, offset, len, salt) => {
-                let file = db.open_file(node(*ino), true)?;
+                let file = db.nodes().open(node(*ino), true)?;
                 file.write_at(*offset, &vec![*salt; *len])?;
                 Ok(0)
             }
@@ -240,17 +242,20 @@ impl Operation {
                     mode: Some(*mode),
                     ..SetAttr::default()
                 };
-                db.set_attr(node(*ino), &set).map(|_| 0)
+                db.nodes().set_attr(node(*ino), &set).map(|_| 0)
             }
             Operation::Remove(dir, text) => {
-                let found = db.lookup(node(*dir), &name(text))?;
+                let found = db.nodes().lookup(node(*dir), &name(text))?;
                 match found.kind {
-                    larder::format::FileKind::Directory => db.remove_dir(node(*dir), &name(text)),
-                    _ => db.unlink(node(*dir), &name(text)),
+                    larder::format::FileKind::Directory => {
+                        db.nodes().remove_dir(node(*dir), &name(text))
+                    }
+                    _ => db.nodes().unlink(node(*dir), &name(text)),
                 }
                 .map(|()| 0)
             }
             Operation::Rename(from, text, to, new) => db
+                .nodes()
                 .rename(
                     node(*from),
                     &name(text),
@@ -260,6 +265,7 @@ impl Operation {
                 )
                 .map(|()| 0),
             Operation::Exchange(from, text, to, new) => db
+                .nodes()
                 .rename(
                     node(*from),
                     &name(text),
@@ -268,9 +274,10 @@ impl Operation {
                     RenameMode::Exchange,
                 )
                 .map(|()| 0),
-            Operation::Link(ino, dir, text) => {
-                db.link(node(*ino), node(*dir), &name(text)).map(|_| 0)
-            }
+            Operation::Link(ino, dir, text) => db
+                .nodes()
+                .link(node(*ino), node(*dir), &name(text))
+                .map(|_| 0),
         }
     }
 }
@@ -280,8 +287,8 @@ pub fn shown(db: &Database) -> World {
     let mut left = vec![NodeId::ROOT];
     while let Some(dir) = left.pop() {
         let mut directories = 0;
-        for entry in db.read_dir(dir, None, 1000).unwrap() {
-            let attr = db.attr(entry.node).unwrap();
+        for entry in db.nodes().read_dir(dir, None, 1000).unwrap() {
+            let attr = db.nodes().metadata(entry.node).unwrap();
             let is_directory = attr.kind == larder::format::FileKind::Directory;
             directories += u32::from(is_directory);
             let ino = entry.node.ino.0;
@@ -296,11 +303,11 @@ pub fn shown(db: &Database) -> World {
             };
             world.inodes.insert(ino, inode);
             if is_directory {
-                assert_eq!(db.parent(entry.node).unwrap(), dir, "NAMES-2");
+                assert_eq!(db.nodes().parent(entry.node).unwrap(), dir, "NAMES-2");
                 left.push(entry.node);
             }
         }
-        let links = db.attr(dir).unwrap().nlink;
+        let links = db.nodes().metadata(dir).unwrap().nlink;
         assert_eq!(links, directories + 2, "links of directory {}", dir.ino);
     }
     for (ino, inode) in world.inodes.iter().filter(|(_, inode)| !inode.is_directory) {
@@ -309,7 +316,11 @@ pub fn shown(db: &Database) -> World {
             ino: larder::format::Ino(*ino),
             ..NodeId::ROOT
         };
-        assert_eq!(db.attr(node).unwrap().nlink as usize, names, "{inode:?}");
+        assert_eq!(
+            db.nodes().metadata(node).unwrap().nlink as usize,
+            names,
+            "{inode:?}"
+        );
     }
     world
 }

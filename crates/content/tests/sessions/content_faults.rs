@@ -31,15 +31,16 @@ fn prepare(db: &Database, text: &str) -> Place {
         .map(|(name, size)| put(db, top, name, &bytes(size, 1)))
         .collect();
     // A list of several pieces, and holes.
-    let pieced = db.open_file(all[3], true).unwrap();
+    let pieced = db.nodes().open(all[3], true).unwrap();
     pieced.insert_range(10_001, &bytes(700, 2)).unwrap();
     pieced.delete_range(200_003, 5000).unwrap();
-    let holed = db.open_file(all[4], true).unwrap();
+    let holed = db.nodes().open(all[4], true).unwrap();
     let punch = AllocateMode::PunchHole;
     holed.allocate(punch, 100_000, 50_000).unwrap();
     for node in &all {
         let value = b"capable";
-        db.set_xattr(*node, CAPABILITY, value, XattrMode::Set)
+        db.attributes()
+            .set(*node, CAPABILITY, value, XattrMode::Set)
             .unwrap();
     }
     let text = text.to_owned();
@@ -100,7 +101,7 @@ const OPERATIONS: &[Operation] = &[
         file.insert_range(21, &bytes(5000, 3))
     }),
     ("insert at the end", LONG, |file, _, _| {
-        let size = file.attr()?.size_bytes;
+        let size = file.metadata()?.size_bytes;
         file.insert_range(size, &bytes(5000, 3))
     }),
     ("insert a hole", LONG, |file, _, _| {
@@ -116,7 +117,7 @@ const OPERATIONS: &[Operation] = &[
         file.replace_range(9000, 5000, &bytes(7777, 3))
     }),
     ("replace the end", LONG, |file, _, _| {
-        let size = file.attr()?.size_bytes;
+        let size = file.metadata()?.size_bytes;
         file.replace_range(size - 50_001, 50_001, &bytes(90_000, 3))
     }),
     ("move", FROM_SMALL, |file, _, _| {
@@ -132,19 +133,21 @@ const OPERATIONS: &[Operation] = &[
         file.allocate(AllocateMode::CollapseRange, 8192, 8192)
     }),
     ("share", &[1, 2, 4], |file, db, at| {
-        let other = match file.attr()?.node == at.all[2] {
+        let other = match file.metadata()?.node == at.all[2] {
             true => at.all[4],
             false => at.all[2],
         };
-        let other = db.open_file(other, false)?;
+        let other = db.nodes().open(other, false)?;
         let from = other.content().unwrap();
         file.share_from(from, 0, 4096 * 3, 300_000).map(drop)
     }),
     ("put", ALL, |file, db, at| {
-        let node = file.attr()?.node;
+        let node = file.metadata()?.node;
         let index = at.all.iter().position(|one| *one == node).unwrap();
         let path = format!("/{}/{}", at.text, NAMES[index]);
-        db.put(path.as_bytes(), &bytes(50_000, 4)).map(drop)
+        db.files()
+            .write(path.as_bytes(), bytes(50_000, 4))
+            .map(drop)
     }),
 ];
 
@@ -152,12 +155,12 @@ const OPERATIONS: &[Operation] = &[
 fn state(db: &Database, at: &Place) -> Vec<(String, Vec<u8>)> {
     let mut all: Vec<_> = (at.all.iter())
         .map(|&node| {
-            let capability = db.xattr(node, CAPABILITY).ok();
-            let seen = format!("{:?} {capability:?}", db.attr(node).unwrap());
+            let capability = db.attributes().get(node, CAPABILITY).ok();
+            let seen = format!("{:?} {capability:?}", db.nodes().metadata(node).unwrap());
             (seen, content(db, node))
         })
         .collect();
-    let gauges = db.gauges().unwrap();
+    let gauges = db.maintenance().gauges().unwrap();
     all.push((format!("{} reserved", gauges.reserved_bytes), Vec::new()));
     all
 }
@@ -247,7 +250,7 @@ fn fail_at_any_step(kinds: Kinds) {
                 db.sync().unwrap();
             }
             for &file in *files {
-                let handle = db.open_file(at.all[file], true).unwrap();
+                let handle = db.nodes().open(at.all[file], true).unwrap();
                 let about = format!("{what}, {}, {is_committed}", NAMES[file]);
                 let mut before = state(&db, &at);
                 'steps: for step in 0.. {
@@ -264,9 +267,9 @@ fn fail_at_any_step(kinds: Kinds) {
                         );
                         failures += 1;
                         if is_committed {
-                            let seq = db.stats().unwrap().commit_seq;
+                            let seq = db.maintenance().stats().unwrap().commit_seq;
                             db.sync().unwrap();
-                            let now = db.stats().unwrap().commit_seq;
+                            let now = db.maintenance().stats().unwrap().commit_seq;
                             assert_eq!(now, seq, "GUARD-4: {about}, step {step}: {error}: a group");
                         }
                     }
@@ -287,7 +290,7 @@ fn fail_at_any_step(kinds: Kinds) {
     db.sync().unwrap();
     db.close().unwrap();
     let db = open_quiet(dir.path());
-    let report = db.check(true, &mut |_, _| {}).unwrap();
+    let report = db.maintenance().check(true, &mut |_, _| {}).unwrap();
     assert!(report.findings.is_empty(), "{:?}", report.findings);
 }
 
@@ -313,7 +316,7 @@ fn a_rule_refuses_a_change_of_content_and_nothing_else() {
         db.sync().unwrap();
         for &file in *files {
             let about = format!("{what}, {}", NAMES[file]);
-            let handle = db.open_file(at.all[file], true).unwrap();
+            let handle = db.nodes().open(at.all[file], true).unwrap();
             let ino = at.all[file].ino.0;
             plain(dir.path(), &format!("INSERT INTO frozen VALUES ({ino})"));
             let before = state(&db, &at);
@@ -324,15 +327,23 @@ fn a_rule_refuses_a_change_of_content_and_nothing_else() {
                 "{about}: {error}"
             );
             assert!(state(&db, &at) == before, "CONSTRAINT-5, GUARD-4: {about}");
-            let seq = db.stats().unwrap().commit_seq;
+            let seq = db.maintenance().stats().unwrap().commit_seq;
             db.sync().unwrap();
-            assert_eq!(db.stats().unwrap().commit_seq, seq, "GUARD-4: {about}");
+            assert_eq!(
+                db.maintenance().stats().unwrap().commit_seq,
+                seq,
+                "GUARD-4: {about}"
+            );
             plain(dir.path(), "DELETE FROM frozen");
             operation(handle.as_ref(), &db, &at).expect(&about);
             db.sync().unwrap();
         }
     }
-    db.unlink(db.resolve(b"/append", false).unwrap().node, &name("small"))
+    db.nodes()
+        .unlink(
+            db.nodes().resolve(b"/append", false).unwrap().node,
+            &name("small"),
+        )
         .unwrap();
     let kept = list_refused(&dir.path().join("t.larder")).unwrap();
     assert!(kept.is_empty(), "{kept:?}");

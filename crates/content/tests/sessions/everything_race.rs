@@ -49,13 +49,13 @@ fn assert_own(bytes: &[u8], family: u64, issued: u64, context: &str) {
 }
 
 fn open(dir: &Path) -> Database {
-    let options = OpenOptions {
+    let options = DatabaseOptions {
         engine: EngineOptions {
             commit_interval: Duration::from_millis(5),
             redo_bytes_max: 512 << 10,
             ..EngineOptions::default()
         },
-        ..OpenOptions::default()
+        ..DatabaseOptions::default()
     };
     Database::open(&dir.join("t.larder"), options).unwrap()
 }
@@ -99,16 +99,16 @@ fn work(db: &Database, thread: u64, seed: u64, numbers: &AtomicU64) {
             format!("{dir}/{family}-{}", rng.below(FILES))
         };
         let (path, other) = (path(), path());
-        let place = |path: &str| expected(db.resolve_parent(path.as_bytes()), &context);
+        let place = |path: &str| expected(db.nodes().resolve_parent(path.as_bytes()), &context);
         let file = |path: &str| {
-            let found = expected(db.resolve(path.as_bytes(), false), &context)?;
-            expected(db.open_file(found.node, true), &context)
+            let found = expected(db.nodes().resolve(path.as_bytes(), false), &context)?;
+            expected(db.nodes().open(found.node, true), &context)
         };
         let number = numbers.fetch_add(1, Ordering::SeqCst);
         match rng.below(28) {
             0..3 => {
                 let bytes = stamps(family, number, 0, 1 + rng.below(FILE_UNITS));
-                expect(db.put(path.as_bytes(), &bytes).map(drop));
+                expect(db.files().write(path.as_bytes(), &bytes).map(drop));
             }
             3..8 => {
                 let first = rng.below(FILE_UNITS);
@@ -134,7 +134,8 @@ fn work(db: &Database, thread: u64, seed: u64, numbers: &AtomicU64) {
             }
             13 if path != other => {
                 expect(
-                    db.clone_path(None, path.as_bytes(), other.as_bytes())
+                    db.files()
+                        .clone_path(None, path.as_bytes(), other.as_bytes())
                         .map(drop),
                 );
             }
@@ -142,7 +143,7 @@ fn work(db: &Database, thread: u64, seed: u64, numbers: &AtomicU64) {
                 let Some((parent, last)) = place(&path) else {
                     continue;
                 };
-                expect(db.unlink(parent, &last));
+                expect(db.nodes().unlink(parent, &last));
             }
             15 if path != other => {
                 let (Some(from), Some(to)) = (place(&path), place(&other)) else {
@@ -152,45 +153,48 @@ fn work(db: &Database, thread: u64, seed: u64, numbers: &AtomicU64) {
                     0 => RenameMode::Exchange,
                     _ => RenameMode::Replace,
                 };
-                expect(db.rename(from.0, &from.1, to.0, &to.1, mode));
+                expect(db.nodes().rename(from.0, &from.1, to.0, &to.1, mode));
             }
             16 => {
                 expect(db.sync());
             }
             17 => {
-                expect(db.compact_step().map(drop));
+                expect(db.maintenance().compact_step().map(drop));
             }
             18 => {
                 let Some(handle) = file(&path) else { continue };
                 let size = UNIT as u64 * rng.below(FILE_UNITS);
                 expect(
-                    db.set_attr(
-                        handle.attr().unwrap().node,
-                        &SetAttr {
-                            size_bytes: Some(size),
-                            ..SetAttr::default()
-                        },
-                    )
-                    .map(drop),
+                    db.nodes()
+                        .set_attr(
+                            handle.metadata().unwrap().node,
+                            &SetAttr {
+                                size_bytes: Some(size),
+                                ..SetAttr::default()
+                            },
+                        )
+                        .map(drop),
                 );
             }
             19 => {
                 let Some((parent, last)) = place(&other) else {
                     continue;
                 };
-                let found = expected(db.resolve(path.as_bytes(), false), &context);
-                found.map(|found| expect(db.link(found.node, parent, &last).map(drop)));
+                let found = expected(db.nodes().resolve(path.as_bytes(), false), &context);
+                found.map(|found| expect(db.nodes().link(found.node, parent, &last).map(drop)));
             }
             20 => {
                 let (root, dir) = (NodeId::ROOT, name(&format!("d{}", rng.below(2))));
                 match rng.below(3) {
-                    0 => drop(expect(db.remove_dir(root, &dir))),
+                    0 => drop(expect(db.nodes().remove_dir(root, &dir))),
                     1 => {
                         let (other, mode) = (name("d0"), RenameMode::Replace);
-                        expect(db.rename(root, &dir, root, &other, mode));
+                        expect(db.nodes().rename(root, &dir, root, &other, mode));
                     }
                     _ => {
-                        let made = db.create_node(root, &dir, NewNode::Directory, 0o755, OWNER);
+                        let made =
+                            db.nodes()
+                                .create_node(root, &dir, NewNode::Directory, 0o755, OWNER);
                         expect(made.map(drop));
                     }
                 }
@@ -198,11 +202,11 @@ fn work(db: &Database, thread: u64, seed: u64, numbers: &AtomicU64) {
             21..23 => {
                 let bytes = stamps(family, number, 0, 1 + rng.below(FILE_UNITS));
                 let is_kept = rng.below(3) > 0;
-                let outcome = db.transaction(|transaction| {
-                    transaction.put(path.as_bytes(), &bytes)?;
-                    let (parent, last) = transaction.resolve_parent(other.as_bytes())?;
+                let outcome = db.transactions().run(|transaction| {
+                    transaction.files().write(path.as_bytes(), &bytes)?;
+                    let (parent, last) = transaction.nodes().resolve_parent(other.as_bytes())?;
                     if path != other {
-                        transaction.unlink(parent, &last)?;
+                        transaction.nodes().unlink(parent, &last)?;
                     }
                     match is_kept {
                         true => Ok(()),
@@ -220,8 +224,8 @@ fn work(db: &Database, thread: u64, seed: u64, numbers: &AtomicU64) {
             }
             24 => {
                 let name = format!("s{}", rng.below(2));
-                expect(db.destroy_snapshot(&name));
-                if expect(db.create_snapshot(&name).map(drop)).is_none() {
+                expect(db.snapshots().destroy(&name));
+                if expect(db.snapshots().create(&name).map(drop)).is_none() {
                     continue;
                 }
                 let moment = Moment::Snapshot(name);
@@ -244,7 +248,7 @@ fn work(db: &Database, thread: u64, seed: u64, numbers: &AtomicU64) {
 }
 
 fn expect_bytes(db: &Database, path: &str, context: &str) -> Option<Vec<u8>> {
-    expected(db.get(path.as_bytes()), context)
+    expected(db.files().read(path.as_bytes()), context)
 }
 
 /// All files, as they are now.
@@ -252,7 +256,7 @@ fn assert_all(db: &Database, numbers: &AtomicU64, context: &str) -> BTreeMap<Str
     let mut files = BTreeMap::new();
     let mut left = vec![(String::new(), NodeId::ROOT)];
     while let Some((dir, node)) = left.pop() {
-        for entry in db.read_dir(node, None, 1000).unwrap() {
+        for entry in db.nodes().read_dir(node, None, 1000).unwrap() {
             let (name, path) = (entry.name.to_string(), format!("{dir}/{}", entry.name));
             if entry.kind == FileKind::Directory {
                 left.push((path, entry.node));
@@ -379,7 +383,7 @@ fn run(seed: u64, beside: Beside) -> u64 {
     }
     while expected(db.sync(), &context).is_none() {}
     let before = assert_all(&db, &numbers, &context);
-    let refused = db.gauges().unwrap().refused_count;
+    let refused = db.maintenance().gauges().unwrap().refused_count;
     drop(db.close()); // It says again what was refused.
     let db = open(dir.path());
     assert!(assert_all(&db, &numbers, &context) == before, "{context}");

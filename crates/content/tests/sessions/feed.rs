@@ -2,8 +2,8 @@
 
 use larder::format::{ChangeRecord, Operation};
 use larder::{
-    Caller, Changes, CreateOptions, Database, ErrorKind, FeedChange, FeedEvent, Name, NewNode,
-    NodeId, OpenOptions, RenameMode, SetAttr, XattrMode,
+    Caller, Changes, CreateOptions, Database, DatabaseOptions, ErrorKind, FeedChange, FeedEvent,
+    Name, NewNode, NodeId, RenameMode, SetAttr, XattrMode,
 };
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -20,7 +20,7 @@ fn database(directory: &Path) -> Database {
     if !path.exists() {
         Database::create(&path, &CreateOptions::default()).unwrap();
     }
-    Database::open(&path, OpenOptions::default()).unwrap()
+    Database::open(&path, DatabaseOptions::default()).unwrap()
 }
 
 fn name(text: &str) -> Name {
@@ -63,31 +63,32 @@ fn words(changes: &[FeedChange]) -> Vec<String> {
 fn every_change_is_told_once() {
     let dir = tempfile::tempdir().unwrap();
     let database = database(dir.path());
-    database.put(b"/before", b"x").unwrap();
+    database.files().write(b"/before", b"x").unwrap();
     database.sync().unwrap();
-    assert_eq!(database.feed_bounds().unwrap().newest, 0, "FEED-3");
-    let since = database.set_feed(true).unwrap();
-    let mut changes = database.changes(since);
+    assert_eq!(database.feed().bounds().unwrap().newest, 0, "FEED-3");
+    let since = database.feed().set(true).unwrap();
+    let mut changes = database.feed().changes(since);
     let mut step = |work: &dyn Fn()| {
         work();
         database.sync().unwrap();
         words(&all(&mut changes))
     };
-    let node = |path: &[u8]| database.resolve(path, true).unwrap().node;
+    let node = |path: &[u8]| database.nodes().resolve(path, true).unwrap().node;
     let root = NodeId::ROOT;
     assert_eq!(
         step(&|| {
             database
+                .nodes()
                 .create_node(root, &name("d"), NewNode::Directory, 0o755, CALLER)
                 .unwrap();
-            database.put(b"/d/f", &[7; 100_000]).unwrap();
+            database.files().write(b"/d/f", [7; 100_000]).unwrap();
         }),
         ["create dir 3 1/d", "create file 4 3/f"],
         "FEED-1"
     );
     assert_eq!(
         step(&|| {
-            let file = database.open_file(node(b"/d/f"), true).unwrap();
+            let file = database.nodes().open(node(b"/d/f"), true).unwrap();
             file.write_at(10, b"changed").unwrap();
         }),
         ["content 4"]
@@ -98,9 +99,10 @@ fn every_change_is_told_once() {
     };
     assert_eq!(
         step(&|| {
-            database.set_attr(node(b"/d/f"), &set_mode).unwrap();
+            database.nodes().set_attr(node(b"/d/f"), &set_mode).unwrap();
             database
-                .set_xattr(node(b"/d/f"), b"user.a", b"1", XattrMode::Set)
+                .attributes()
+                .set(node(b"/d/f"), b"user.a", b"1", XattrMode::Set)
                 .unwrap();
         }),
         ["attributes 4", "xattr 4 user.a"]
@@ -109,6 +111,7 @@ fn every_change_is_told_once() {
         step(&|| {
             let d = node(b"/d");
             database
+                .nodes()
                 .rename(d, &name("f"), root, &name("g"), RenameMode::Replace)
                 .unwrap();
         }),
@@ -116,46 +119,55 @@ fn every_change_is_told_once() {
     );
     assert_eq!(
         step(&|| {
-            database.link(node(b"/g"), node(b"/d"), &name("h")).unwrap();
+            database
+                .nodes()
+                .link(node(b"/g"), node(b"/d"), &name("h"))
+                .unwrap();
         }),
         ["link 4 3/h"]
     );
     assert_eq!(
         step(&|| {
             database
+                .nodes()
                 .rename(root, &name("before"), root, &name("g"), RenameMode::Replace)
                 .unwrap();
         }),
         ["remove 4 1/g", "rename 2 1/before 1/g"]
     );
     assert_eq!(
-        step(&|| database.unlink(node(b"/d"), &name("h")).unwrap()),
+        step(&|| database.nodes().unlink(node(b"/d"), &name("h")).unwrap()),
         ["remove 4 3/h", "delete 4"]
     );
     assert_eq!(
         step(&|| {
             // What nobody could see.
-            database.put(b"/gone", b"").unwrap();
-            database.unlink(root, &name("gone")).unwrap();
+            database.files().write(b"/gone", b"").unwrap();
+            database.nodes().unlink(root, &name("gone")).unwrap();
         }),
         Vec::<String>::new()
     );
     // All of it again, from any place on.
-    let whole = all(&mut database.changes(since));
+    let whole = all(&mut database.feed().changes(since));
     for (index, change) in whole.iter().enumerate() {
         assert_eq!(change.seq, since + 1 + index as u64, "FEED-1");
         assert_eq!(
-            all(&mut database.changes(change.seq)),
+            all(&mut database.feed().changes(change.seq)),
             whole[index + 1..],
             "FEED-1"
         );
     }
     let end = whole.last().unwrap().seq;
-    let mut waiting = database.changes(end);
+    let mut waiting = database.feed().changes(end);
     assert!(!waiting.wait(Duration::ZERO).unwrap());
-    database.put(b"/later", b"x").unwrap();
+    database.files().write(b"/later", b"x").unwrap();
     assert!(waiting.wait(Duration::from_secs(10)).unwrap());
-    let ahead = database.changes(end + 1000).next().unwrap().unwrap_err();
+    let ahead = database
+        .feed()
+        .changes(end + 1000)
+        .next()
+        .unwrap()
+        .unwrap_err();
     assert_eq!(ahead.kind(), ErrorKind::InvalidInput, "FEED-2");
 }
 
@@ -163,25 +175,25 @@ fn every_change_is_told_once() {
 fn plain_sql_is_told_in_its_own_transaction() {
     let dir = tempfile::tempdir().unwrap();
     let database = database(dir.path());
-    database.put(b"/f", b"x").unwrap();
+    database.files().write(b"/f", b"x").unwrap();
     database.sync().unwrap();
-    let mut sql = database.sql(false).unwrap();
+    let mut sql = database.sql().open(false).unwrap();
     let mut run = |text: &str| sql.execute(text, &mut |_| Ok(()));
     run(
         "CREATE TABLE t(a); CREATE TABLE w(a TEXT, b, PRIMARY KEY (a, b)) WITHOUT ROWID;
          ALTER TABLE main ADD COLUMN note",
     )
     .unwrap();
-    let off = database.watch_table("t", true).unwrap_err();
+    let off = database.sql().watch_table("t", true).unwrap_err();
     assert!(off.to_string().contains("--enable"), "{off}");
-    let since = database.set_feed(true).unwrap();
+    let since = database.feed().set(true).unwrap();
     for table in ["t", "w"] {
-        database.watch_table(table, true).unwrap();
+        database.sql().watch_table(table, true).unwrap();
     }
     for bad in ["main", "main_dirent", "larder_meta", "nothing", "main_path"] {
-        database.watch_table(bad, true).unwrap_err();
+        database.sql().watch_table(bad, true).unwrap_err();
     }
-    let mut changes = database.changes(since);
+    let mut changes = database.feed().changes(since);
     run(
         "BEGIN; INSERT INTO t VALUES (1), (2); UPDATE t SET a = 3 WHERE rowid = 2; DELETE FROM t \
         WHERE rowid = 1; COMMIT;
@@ -221,21 +233,21 @@ fn plain_sql_is_told_in_its_own_transaction() {
         );
     }
     // Creating files is not slowed by watched tables, and both are told in one order.
-    database.put(b"/g", b"y").unwrap();
+    database.files().write(b"/g", b"y").unwrap();
     database.sync().unwrap();
     run("INSERT INTO t VALUES (5)").unwrap();
     assert_eq!(
         words(&all(&mut changes)),
         ["create file 3 1/g", "insert t Integer(3)"]
     );
-    database.watch_table("t", false).unwrap();
+    database.sql().watch_table("t", false).unwrap();
     run("INSERT INTO t VALUES (6)").unwrap();
-    database.set_feed(false).unwrap();
+    database.feed().set(false).unwrap();
     run("INSERT INTO w VALUES ('z', 1); UPDATE main SET note = 'o'").unwrap();
-    database.put(b"/h", b"y").unwrap();
+    database.files().write(b"/h", b"y").unwrap();
     database.sync().unwrap();
-    let again = database.set_feed(true).unwrap();
-    database.put(b"/i", b"y").unwrap();
+    let again = database.feed().set(true).unwrap();
+    database.files().write(b"/i", b"y").unwrap();
     database.sync().unwrap();
     assert_eq!(
         words(&all(&mut changes)),
@@ -243,7 +255,7 @@ fn plain_sql_is_told_in_its_own_transaction() {
         "FEED-3"
     );
     assert_eq!(changes.position(), again + 1);
-    let report = database.check(true, &mut |_, _| {}).unwrap();
+    let report = database.maintenance().check(true, &mut |_, _| {}).unwrap();
     assert_eq!(report.findings, [""; 0]);
 }
 
@@ -253,7 +265,7 @@ fn plain_sql_is_told_in_its_own_transaction() {
 fn followers_of_busy_sessions_see_what_the_catalog_has() {
     let dir = tempfile::tempdir().unwrap();
     let database_one = database(dir.path());
-    let since = database_one.set_feed(true).unwrap();
+    let since = database_one.feed().set(true).unwrap();
     let files: u64 = 3 * 60;
     let followed = std::thread::scope(|scope| {
         for writer in 0..3 {
@@ -261,9 +273,10 @@ fn followers_of_busy_sessions_see_what_the_catalog_has() {
             scope.spawn(move || {
                 for index in 0..60 {
                     let path = format!("/{writer}-{index}");
-                    database.put(path.as_bytes(), b"x").unwrap();
+                    database.files().write(path.as_bytes(), b"x").unwrap();
                     if index % 3 == 0 {
                         database
+                            .nodes()
                             .rename(
                                 NodeId::ROOT,
                                 &name(&path[1..]),
@@ -292,8 +305,9 @@ fn followers_of_busy_sessions_see_what_the_catalog_has() {
                 )
             };
             while (seen.iter().filter(is_named).count() as u64) < files {
-                let mut changes =
-                    database_one.changes(seen.last().map_or(since, |change| change.seq));
+                let mut changes = database_one
+                    .feed()
+                    .changes(seen.last().map_or(since, |change| change.seq));
                 assert!(changes.wait(Duration::from_secs(20)).unwrap(), "FEED-1");
                 seen.extend(
                     changes
@@ -306,6 +320,7 @@ fn followers_of_busy_sessions_see_what_the_catalog_has() {
         follower.join().unwrap()
     });
     let rest = database_one
+        .feed()
         .changes(followed.last().unwrap().seq)
         .map(|change| change.unwrap());
     let all: Vec<FeedChange> = followed.iter().cloned().chain(rest).collect();
@@ -341,6 +356,7 @@ fn followers_of_busy_sessions_see_what_the_catalog_has() {
     let mut after = None;
     loop {
         let page = database_one
+            .nodes()
             .read_dir(NodeId::ROOT, after.as_ref(), 1000)
             .unwrap();
         let Some(last) = page.last() else { break };
@@ -360,12 +376,12 @@ fn cost_of_the_feed() {
     let mut best = [[f64::MAX; 2]; 2];
     for round in 0..6 {
         for is_on in [false, true] {
-            database.set_feed(is_on).unwrap();
+            database.feed().set(is_on).unwrap();
             let create = |what: &str, count: u32, syncs: bool| {
                 let began = std::time::Instant::now();
                 for index in 0..count {
                     let path = format!("/{what}-{round}-{is_on}-{index}");
-                    database.put(path.as_bytes(), &[7; 4000]).unwrap();
+                    database.files().write(path.as_bytes(), [7; 4000]).unwrap();
                     if syncs {
                         database.sync().unwrap();
                     }

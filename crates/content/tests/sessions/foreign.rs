@@ -6,8 +6,8 @@ use crate::common;
 use crate::common::others::{plain, settle};
 use crate::common::{OWNER, assert_clean, create, name, open, pattern, put};
 use larder::{
-    Attr, Caller, Database, DefragOptions, ErrorKind, FileKind, ForeignChange, Ino,
-    LongTransaction, Moment, NewNode, NodeId, OpenOptions, PruneCut, RenameMode, Result, Retention,
+    Caller, Database, DatabaseOptions, DefragOptions, ErrorKind, FileKind, ForeignChange, Ino,
+    LongTransaction, Metadata, Moment, NewNode, NodeId, PruneCut, RenameMode, Result, Retention,
     SetAttr, StoreId, XattrMode,
 };
 use larder_object::EngineOptions;
@@ -28,7 +28,7 @@ const STEPS: &str = "LARDER_TEST_STEPS";
 /// All that can be seen of one path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Seen {
-    attr: Attr,
+    attr: Metadata,
     content: Vec<u8>,
     xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
     parent: Option<NodeId>,
@@ -42,7 +42,7 @@ fn names() -> Vec<String> {
 /// Reads everything by every way there is, names that are not there included.
 fn see(db: &Database) -> BTreeMap<String, Option<Seen>> {
     let mut seen = BTreeMap::new();
-    db.stores().unwrap(); // Where stores hang is learned by looking.
+    db.stores().list().unwrap(); // Where stores hang is learned by looking.
     see_directory(db, R, "", &mut seen);
     seen
 }
@@ -53,11 +53,11 @@ fn see_directory(
     path: &str,
     seen: &mut BTreeMap<String, Option<Seen>>,
 ) {
-    let listing = db.read_dir(directory, None, 1000).unwrap();
+    let listing = db.nodes().read_dir(directory, None, 1000).unwrap();
     let listed: HashSet<String> = listing.iter().map(|entry| entry.name.to_string()).collect();
     for text in names() {
         let path = format!("{path}/{text}");
-        let found = db.lookup(directory, &name(&text));
+        let found = db.nodes().lookup(directory, &name(&text));
         assert_eq!(found.is_ok(), listed.contains(&text), "{path}: {found:?}");
         if let Err(error) = found {
             assert_eq!(error.kind(), ErrorKind::NotFound, "{path}");
@@ -66,25 +66,33 @@ fn see_directory(
     }
     for entry in listing {
         let path = format!("{path}/{}", entry.name);
-        let attr = db.attr(entry.node).unwrap();
-        assert_eq!(db.resolve(path.as_bytes(), false).unwrap(), attr, "{path}");
+        let attr = db.nodes().metadata(entry.node).unwrap();
+        assert_eq!(
+            db.nodes().resolve(path.as_bytes(), false).unwrap(),
+            attr,
+            "{path}"
+        );
         let content = match attr.kind {
             FileKind::File => common::content(db, entry.node),
-            FileKind::Symlink => db.read_link(entry.node).unwrap(),
+            FileKind::Symlink => db.nodes().read_link(entry.node).unwrap(),
             _ => Vec::new(),
         };
-        let xattrs = db.xattrs(entry.node).unwrap().into_iter();
-        let xattrs =
-            xattrs.map(|key| (key.clone(), db.xattr(entry.node, &key).unwrap_or_default()));
+        let xattrs = db.attributes().list(entry.node).unwrap().into_iter();
+        let xattrs = xattrs.map(|key| {
+            (
+                key.clone(),
+                db.attributes().get(entry.node, &key).unwrap_or_default(),
+            )
+        });
         let is_directory = attr.kind == FileKind::Directory;
         let one = Seen {
-            attr: Attr {
+            attr: Metadata {
                 atime_ns: 0,
                 ..attr
             },
             content,
             xattrs: xattrs.collect(),
-            parent: is_directory.then(|| db.parent(entry.node).unwrap()),
+            parent: is_directory.then(|| db.nodes().parent(entry.node).unwrap()),
         };
         seen.insert(path.clone(), Some(one));
         if is_directory {
@@ -121,54 +129,70 @@ fn change(db: &Database, rng: &mut Rng) -> (String, Result<()>) {
     let caller = Caller { uid: 7, ..OWNER };
     let at = rng.below(650_000) / 4096 * 4096;
     let outcome = (|| {
-        let node = |path: &str| db.resolve(path.as_bytes(), false).map(|attr| attr.node);
+        let node = |path: &str| {
+            db.nodes()
+                .resolve(path.as_bytes(), false)
+                .map(|attr| attr.node)
+        };
         match kind {
-            0..=3 => db.put(path.as_bytes(), &pattern(size, salt)).map(drop),
+            0..=3 => db
+                .files()
+                .write(path.as_bytes(), pattern(size, salt))
+                .map(drop),
             4..=6 => {
-                let file = db.open_file(node(&path)?, true)?;
-                let at = if file.attr()?.size_bytes > at { at } else { 0 };
+                let file = db.nodes().open(node(&path)?, true)?;
+                let at = if file.metadata()?.size_bytes > at {
+                    at
+                } else {
+                    0
+                };
                 file.write_at(at, &pattern(4096 * (1 + salt as usize % 3), salt))?;
                 if kind == 6 { file.sync() } else { Ok(()) }
             }
             7 => {
-                let file = db.open_file(node(&path)?, true)?;
+                let file = db.nodes().open(node(&path)?, true)?;
                 match salt % 4 {
                     0 => file.set_len(salt % 100_000),
                     1 => file.insert_range(0, &pattern(5000, salt)),
-                    2 => file.delete_range(0, 10.min(file.attr()?.size_bytes)),
+                    2 => file.delete_range(0, 10.min(file.metadata()?.size_bytes)),
                     _ => file.append(&pattern(3000, salt)).map(drop),
                 }
             }
             8 | 9 => {
-                let (parent, name) = db.resolve_parent(path.as_bytes())?;
-                let made = db.create_node(parent, &name, NewNode::Directory, 0o755, caller);
+                let (parent, name) = db.nodes().resolve_parent(path.as_bytes())?;
+                let made = db
+                    .nodes()
+                    .create_node(parent, &name, NewNode::Directory, 0o755, caller);
                 made.map(drop)
             }
             10 => {
-                let (parent, name) = db.resolve_parent(path.as_bytes())?;
-                db.remove_dir(parent, &name)
+                let (parent, name) = db.nodes().resolve_parent(path.as_bytes())?;
+                db.nodes().remove_dir(parent, &name)
             }
             11 => {
-                let (parent, name) = db.resolve_parent(path.as_bytes())?;
-                db.unlink(parent, &name)
+                let (parent, name) = db.nodes().resolve_parent(path.as_bytes())?;
+                db.nodes().unlink(parent, &name)
             }
             12..=14 => {
                 let mode = match kind {
                     12 => RenameMode::Exchange,
                     _ => RenameMode::Replace,
                 };
-                let (parent, name) = db.resolve_parent(path.as_bytes())?;
-                let (new_parent, new_name) = db.resolve_parent(other.as_bytes())?;
-                db.rename(parent, &name, new_parent, &new_name, mode)
+                let (parent, name) = db.nodes().resolve_parent(path.as_bytes())?;
+                let (new_parent, new_name) = db.nodes().resolve_parent(other.as_bytes())?;
+                db.nodes()
+                    .rename(parent, &name, new_parent, &new_name, mode)
             }
             15 => {
-                let (parent, name) = db.resolve_parent(other.as_bytes())?;
-                db.link(node(&path)?, parent, &name).map(drop)
+                let (parent, name) = db.nodes().resolve_parent(other.as_bytes())?;
+                db.nodes().link(node(&path)?, parent, &name).map(drop)
             }
             16 => {
-                let (parent, name) = db.resolve_parent(path.as_bytes())?;
+                let (parent, name) = db.nodes().resolve_parent(path.as_bytes())?;
                 let link = NewNode::Symlink(other.as_bytes());
-                db.create_node(parent, &name, link, 0o777, caller).map(drop)
+                db.nodes()
+                    .create_node(parent, &name, link, 0o777, caller)
+                    .map(drop)
             }
             17 => {
                 let mode = Some(0o600 + (salt % 64) as u32);
@@ -176,13 +200,14 @@ fn change(db: &Database, rng: &mut Rng) -> (String, Result<()>) {
                     mode,
                     ..SetAttr::default()
                 };
-                db.set_attr(node(&path)?, &change).map(drop)
+                db.nodes().set_attr(node(&path)?, &change).map(drop)
             }
             18 => {
                 let value = salt.to_string();
-                db.set_xattr(node(&path)?, b"user.a", value.as_bytes(), XattrMode::Set)
+                db.attributes()
+                    .set(node(&path)?, b"user.a", value.as_bytes(), XattrMode::Set)
             }
-            _ => db.remove_xattr(node(&path)?, b"user.a"),
+            _ => db.attributes().remove(node(&path)?, b"user.a"),
         }
     })();
     (step, outcome)
@@ -220,7 +245,7 @@ fn step(dir: &Path, all: &[Database], rng: &mut Rng) -> String {
             sql
         }
         24 | 25 => {
-            let txn = db.begin().unwrap();
+            let txn = db.transactions().begin().unwrap();
             let steps: Vec<String> = (0..3)
                 .map(|_| {
                     let (step, outcome) = change(&txn, rng);
@@ -236,7 +261,7 @@ fn step(dir: &Path, all: &[Database], rng: &mut Rng) -> String {
         }
         26 => {
             all.iter().for_each(|db| db.sync().unwrap());
-            let long = LongTransaction::begin(&path, OpenOptions::default()).unwrap();
+            let long = LongTransaction::begin(&path, DatabaseOptions::default()).unwrap();
             let steps: Vec<String> = (0..4)
                 .map(|_| {
                     let (step, outcome) = change(long.database().unwrap(), rng);
@@ -253,20 +278,24 @@ fn step(dir: &Path, all: &[Database], rng: &mut Rng) -> String {
             format!("in a long transaction: {}: {outcome:?}", steps.join("; "))
         }
         27 | 28 => {
-            db.defrag(&[], &DefragOptions::default(), &mut |_| {})
+            db.maintenance()
+                .defrag(&[], &DefragOptions::default(), &mut |_| {})
                 .unwrap();
             db.sync().unwrap();
             "defrag".into()
         }
         29 => {
-            allow("prune", db.prune(PruneCut::All, None, false).map(drop));
+            allow(
+                "prune",
+                db.history().prune(PruneCut::All, None, false).map(drop),
+            );
             "prune".into()
         }
         30 => {
             for retention_ns in [0, HOUR_NS] {
                 allow(
                     "retention",
-                    db.set_retention(Retention {
+                    db.history().set_retention(Retention {
                         retention_ns,
                         is_guaranteed: false,
                     }),
@@ -281,37 +310,46 @@ fn step(dir: &Path, all: &[Database], rng: &mut Rng) -> String {
             "without history, and with it again".into()
         }
         31 => {
-            let made = db.create_store("other", "files", None, None);
+            let made = db.stores().create("other", "files", None, None);
             allow("a store", made.map(drop));
             allow(
                 "its file",
-                db.put(b"/other/n1", &pattern(9000, 1)).map(drop),
+                db.files().write(b"/other/n1", pattern(9000, 1)).map(drop),
             );
             db.sync().unwrap();
             "a store".into()
         }
         32 => {
-            allow("no store", db.destroy_store("other"));
+            allow("no store", db.stores().destroy("other"));
             "no store".into()
         }
         33 => {
             let (from, to) = (any_path(rng), any_path(rng));
             allow(
                 "clone",
-                db.clone_path(None, from.as_bytes(), to.as_bytes())
+                db.files()
+                    .clone_path(None, from.as_bytes(), to.as_bytes())
                     .map(drop),
             );
             format!("clone {from} {to}")
         }
         34 => {
-            let seq = db.gauges().unwrap().commit_seq;
+            let seq = db.maintenance().gauges().unwrap().commit_seq;
             let to = Moment::Seq(seq.saturating_sub(rng.below(5)));
-            allow("rollback", db.rollback(&to, None, false).map(drop));
+            allow(
+                "rollback",
+                db.history().rollback(&to, None, false).map(drop),
+            );
             format!("rollback to {to:?}")
         }
         35 => {
-            let seq = db.gauges().unwrap().commit_seq.saturating_sub(rng.below(3));
-            allow("undo", db.undo(seq, false).map(drop));
+            let seq = db
+                .maintenance()
+                .gauges()
+                .unwrap()
+                .commit_seq
+                .saturating_sub(rng.below(3));
+            allow("undo", db.history().undo(seq, false).map(drop));
             format!("undo {seq}")
         }
         // What the engine's commits do by it nobody keeps.
@@ -373,12 +411,12 @@ fn step(dir: &Path, all: &[Database], rng: &mut Rng) -> String {
         }
         39 => {
             let name = format!("s{}", rng.bits());
-            allow("a snapshot", db.create_snapshot(&name).map(drop));
+            allow("a snapshot", db.snapshots().create(&name).map(drop));
             "a snapshot".into()
         }
         // Nobody else sees such a trigger.
         _ => {
-            let mut sql = db.sql(false).unwrap();
+            let mut sql = db.sql().open(false).unwrap();
             for text in [
                 "CREATE TEMP TRIGGER mine AFTER UPDATE ON main BEGIN \
                  UPDATE main SET mode = 256 + NEW.ino % 64 WHERE ino BETWEEN 2 AND 9; END",
@@ -399,7 +437,7 @@ fn crash_of_one() {
         return;
     };
     let mut rng = Rng::new(std::env::var(SEED).unwrap().parse().unwrap());
-    let db = Database::open(Path::new(&path), OpenOptions::default()).unwrap();
+    let db = Database::open(Path::new(&path), DatabaseOptions::default()).unwrap();
     for _ in 0..6 {
         change(&db, &mut rng).1.ok();
         if rng.chance(50) {
@@ -446,9 +484,9 @@ fn everybody_sees_what_who_opens_anew_sees() {
             redo_bytes_max: 128 << 10,
             ..EngineOptions::default()
         };
-        let options = OpenOptions {
+        let options = DatabaseOptions {
             engine,
-            ..OpenOptions::default()
+            ..DatabaseOptions::default()
         };
         Database::open(&dir.path().join("t.larder"), options).unwrap()
     };
@@ -460,7 +498,7 @@ fn everybody_sees_what_who_opens_anew_sees() {
         assert_all_see_the_same(dir.path(), &all, &format!("step {index}: {what}"));
     }
     for db in &all {
-        let gauges = db.gauges().unwrap();
+        let gauges = db.maintenance().gauges().unwrap();
         assert!(gauges.foreign_exact_count > gauges.foreign_whole_count);
     }
     assert_clean(&all[0]);
@@ -474,6 +512,7 @@ fn what_nobody_has_changed_stays_in_memory() {
     for directory in ["mine", "theirs"] {
         let kind = NewNode::Directory;
         let made = writer
+            .nodes()
             .create_node(R, &name(directory), kind, 0o755, OWNER)
             .unwrap();
         for file in 0..50 {
@@ -489,27 +528,35 @@ fn what_nobody_has_changed_stays_in_memory() {
     let reader = open(dir.path());
     let told: Arc<Mutex<Vec<ForeignChange>>> = Arc::default();
     let notes = Arc::clone(&told);
-    reader.on_foreign_changes(Box::new(move |change| {
-        notes.lock().unwrap().push(change.clone());
-    }));
+    reader
+        .sessions()
+        .on_foreign_changes(Box::new(move |change| {
+            notes.lock().unwrap().push(change.clone());
+        }));
     let all = [reader.clone()];
     settle(dir.path(), &all);
     let read_mine = || {
         for file in 0..50 {
             let path = format!("/mine/f{file}");
-            assert_eq!(reader.get(path.as_bytes()).unwrap(), pattern(3000, file));
+            assert_eq!(
+                reader.files().read(path.as_bytes()).unwrap(),
+                pattern(3000, file)
+            );
         }
     };
     read_mine();
     told.lock().unwrap().clear();
-    let before = reader.gauges().unwrap();
+    let before = reader.maintenance().gauges().unwrap();
     for file in 0..20 {
         let path = format!("/theirs/new{file}");
-        writer.put(path.as_bytes(), &pattern(9000, file)).unwrap();
+        writer
+            .files()
+            .write(path.as_bytes(), pattern(9000, file))
+            .unwrap();
         writer.sync().unwrap();
         settle(dir.path(), &all);
     }
-    let after = reader.gauges().unwrap();
+    let after = reader.maintenance().gauges().unwrap();
     assert_eq!(
         after.foreign_whole_count, before.foreign_whole_count,
         "FOREIGN-1"
@@ -523,8 +570,12 @@ fn what_nobody_has_changed_stays_in_memory() {
     );
     assert!(after.cached_inode_count >= 52, "FOREIGN-3");
     let mine: HashSet<Ino> = (0..50)
-        .map(|file| reader.resolve(format!("/mine/f{file}").as_bytes(), false))
-        .chain([reader.resolve(b"/mine", false)])
+        .map(|file| {
+            reader
+                .nodes()
+                .resolve(format!("/mine/f{file}").as_bytes(), false)
+        })
+        .chain([reader.nodes().resolve(b"/mine", false)])
         .map(|attr| attr.unwrap().node.ino)
         .collect();
     for change in told.lock().unwrap().drain(..) {
@@ -537,14 +588,18 @@ fn what_nobody_has_changed_stays_in_memory() {
         }
     }
     // One of mine: it goes, and no other one.
-    let changed = reader.resolve(b"/mine/f7", false).unwrap().node;
+    let changed = reader.nodes().resolve(b"/mine/f7", false).unwrap().node;
     plain(
         dir.path(),
         &format!("UPDATE main SET mode = 256 WHERE ino = {}", changed.ino),
     );
     settle(dir.path(), &all);
-    assert_eq!(reader.attr(changed).unwrap().mode, 0o400, "FOREIGN-3");
-    let one = reader.gauges().unwrap();
+    assert_eq!(
+        reader.nodes().metadata(changed).unwrap().mode,
+        0o400,
+        "FOREIGN-3"
+    );
+    let one = reader.maintenance().gauges().unwrap();
     let dropped = one.foreign_dropped_count - after.foreign_dropped_count;
     assert!((1..=2).contains(&dropped), "FOREIGN-3: {dropped}");
     read_mine();
@@ -553,10 +608,10 @@ fn what_nobody_has_changed_stays_in_memory() {
         "CREATE TABLE other (x)",
         "CREATE TRIGGER t AFTER INSERT ON idle BEGIN SELECT 1; END",
     ] {
-        let before = reader.gauges().unwrap().foreign_whole_count;
+        let before = reader.maintenance().gauges().unwrap().foreign_whole_count;
         plain(dir.path(), sql);
         settle(dir.path(), &all);
-        let after = reader.gauges().unwrap();
+        let after = reader.maintenance().gauges().unwrap();
         assert!(after.foreign_whole_count > before, "FOREIGN-4: {sql}");
     }
     // Triggers that reach nothing of ours in commits of the engine change nothing of that, once
@@ -566,125 +621,19 @@ fn what_nobody_has_changed_stays_in_memory() {
         "CREATE TRIGGER audits AFTER UPDATE ON main BEGIN INSERT INTO other VALUES (NEW.size); END",
     );
     // What plain SQL has changed counts to this commit.
-    writer.put(b"/theirs/first", b"first").unwrap();
+    writer.files().write(b"/theirs/first", b"first").unwrap();
     writer.sync().unwrap();
     settle(dir.path(), &all);
     read_mine();
-    let before = reader.gauges().unwrap();
-    writer.put(b"/theirs/last", b"last").unwrap();
+    let before = reader.maintenance().gauges().unwrap();
+    writer.files().write(b"/theirs/last", b"last").unwrap();
     writer.sync().unwrap();
     settle(dir.path(), &all);
-    let after = reader.gauges().unwrap();
+    let after = reader.maintenance().gauges().unwrap();
     assert_eq!(
         (after.foreign_whole_count, after.foreign_dropped_count),
         (before.foreign_whole_count, before.foreign_dropped_count),
         "FOREIGN-5"
     );
     assert_clean(&writer);
-}
-
-#[test]
-fn what_does_not_keep_history_is_not_exact() {
-    let dir = tempfile::tempdir().unwrap();
-    let writer = common::create_without_history(dir.path(), None);
-    plain(dir.path(), "CREATE TABLE idle (x)");
-    put(&writer, R, "f", b"one");
-    writer.sync().unwrap();
-    let reader = open(dir.path());
-    let all = [reader.clone()];
-    assert_eq!(reader.get(b"/f").unwrap(), b"one");
-    writer.put(b"/f", b"two").unwrap();
-    writer.sync().unwrap();
-    settle(dir.path(), &all);
-    assert_eq!(reader.get(b"/f").unwrap(), b"two", "FOREIGN-4");
-    assert_eq!(reader.gauges().unwrap().foreign_exact_count, 0, "FOREIGN-4");
-    // From here on there is one. What was changed without it, and when it began, is not known.
-    let retention_ns = HOUR_NS;
-    let retention = Retention {
-        retention_ns,
-        is_guaranteed: false,
-    };
-    writer.set_retention(retention).unwrap();
-    settle(dir.path(), &all);
-    assert!(reader.gauges().unwrap().foreign_exact_count > 0);
-    assert_eq!(reader.get(b"/f").unwrap(), b"two");
-    writer.put(b"/f", b"three").unwrap();
-    writer.sync().unwrap();
-    settle(dir.path(), &all);
-    assert_eq!(reader.get(b"/f").unwrap(), b"three", "FOREIGN-3");
-    // History that is given up may lack what was changed.
-    writer.put(b"/f", b"four").unwrap();
-    writer.prune(PruneCut::All, None, false).unwrap();
-    settle(dir.path(), &all);
-    assert_eq!(reader.get(b"/f").unwrap(), b"four", "FOREIGN-4");
-}
-
-#[test]
-fn what_a_trigger_changes_in_a_commit_of_the_engine_is_seen() {
-    let dir = tempfile::tempdir().unwrap();
-    let writer = create(dir.path(), None);
-    plain(dir.path(), "CREATE TABLE idle (x)");
-    let (one, other) = (put(&writer, R, "n1", b"1"), put(&writer, R, "n2", b"2"));
-    writer.sync().unwrap();
-    let reader = open(dir.path());
-    let all = [reader.clone()];
-    plain(
-        dir.path(),
-        &format!(
-            "CREATE TRIGGER other AFTER UPDATE ON main WHEN NEW.ino = {one} BEGIN \
-             UPDATE main SET mode = mode + 1 WHERE ino = {other}; END",
-            one = one.ino,
-            other = other.ino
-        ),
-    );
-    settle(dir.path(), &all);
-    for round in 0..3 {
-        let before = reader.attr(other).unwrap().mode;
-        writer
-            .set_xattr(one, b"user.a", &[round], XattrMode::Set)
-            .unwrap();
-        writer.sync().unwrap();
-        settle(dir.path(), &all);
-        assert!(reader.attr(other).unwrap().mode > before, "FOREIGN-4");
-    }
-}
-
-/// A commit of a session's own may supersede more than any look reads of the history.
-#[test]
-fn a_large_commit_of_its_own_makes_nobody_forget() {
-    let dir = tempfile::tempdir().unwrap();
-    let db = create(dir.path(), None);
-    plain(dir.path(), "CREATE TABLE idle (x)");
-    let files: Vec<NodeId> = (0..3000)
-        .map(|file| put(&db, R, &format!("f{file}"), b"x"))
-        .collect();
-    db.sync().unwrap();
-    let all = [db.clone()];
-    settle(dir.path(), &all);
-    let before = db.gauges().unwrap();
-    for mode in [0o600, 0o640] {
-        for file in &files {
-            let mode = Some(mode);
-            let change = SetAttr {
-                mode,
-                ..SetAttr::default()
-            };
-            db.set_attr(*file, &change).unwrap();
-        }
-        db.sync().unwrap();
-    }
-    let changed = files[7];
-    plain(
-        dir.path(),
-        &format!("UPDATE main SET mode = 256 WHERE ino = {}", changed.ino),
-    );
-    settle(dir.path(), &all);
-    assert_eq!(db.attr(changed).unwrap().mode, 0o400, "FOREIGN-1");
-    let after = db.gauges().unwrap();
-    assert_eq!(
-        after.foreign_whole_count, before.foreign_whole_count,
-        "FOREIGN-4"
-    );
-    let dropped = after.foreign_dropped_count - before.foreign_dropped_count;
-    assert!(dropped <= 2, "FOREIGN-3: {dropped}");
 }

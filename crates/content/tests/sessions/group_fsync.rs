@@ -9,7 +9,7 @@ use crate::common;
 
 use crate::common::{assert_clean, make, pattern, replay, sql};
 use larder::{
-    CreateOptions, Database, ErrorKind, NodeId, OpenOptions, SqlValue, Transaction,
+    CreateOptions, Database, DatabaseOptions, ErrorKind, NodeId, SqlValue, Transaction,
     TransactionOptions,
 };
 use larder_object::EngineOptions;
@@ -32,11 +32,11 @@ const HELD: Duration = Duration::from_millis(3);
 const OLD_BLOCKS: u64 = 4;
 const LOG: &str = "catalog.db-wal";
 
-fn options(engine: EngineOptions) -> OpenOptions {
-    OpenOptions {
+fn options(engine: EngineOptions) -> DatabaseOptions {
+    DatabaseOptions {
         label: "test".into(),
         engine,
-        ..OpenOptions::default()
+        ..DatabaseOptions::default()
     }
 }
 
@@ -53,15 +53,17 @@ fn block(thread: u64, number: u64) -> Vec<u8> {
 /// an old one, which becomes a redo row; and a row.
 fn step(txn: &Transaction, thread: u64, number: u64) -> larder::Result<()> {
     let path = |number: u64| format!("/t{thread}/new-{number}");
-    txn.put(path(number).as_bytes(), &content(thread, number))?;
+    txn.files()
+        .write(path(number).as_bytes(), content(thread, number))?;
     if number > 1 {
-        let (parent, name) = txn.resolve_parent(path(number - 1).as_bytes())?;
-        txn.unlink(parent, &name)?;
+        let (parent, name) = txn.nodes().resolve_parent(path(number - 1).as_bytes())?;
+        txn.nodes().unlink(parent, &name)?;
     }
     let old = txn
+        .nodes()
         .resolve(format!("/t{thread}/old").as_bytes(), true)?
         .node;
-    let handle = txn.open_file(old, true)?;
+    let handle = txn.nodes().open(old, true)?;
     handle.write_at(number % OLD_BLOCKS * 4096, &block(thread, number))?;
     drop(handle);
     let values = [number, thread].map(|value| SqlValue::Integer(value as i64));
@@ -71,18 +73,23 @@ fn step(txn: &Transaction, thread: u64, number: u64) -> larder::Result<()> {
 
 /// How far each thread has come; panics unless everything is of that.
 fn numbers_of(db: &Database) -> Vec<u64> {
-    let txn = db.begin().unwrap();
+    let txn = db.transactions().begin().unwrap();
     let numbers = numbers_in(&txn, "state");
     for (thread, &number) in (0..).zip(&numbers) {
         for other in number.saturating_sub(1).max(1)..=number + 1 {
-            let found = txn.get(format!("/t{thread}/new-{other}").as_bytes());
+            let found = txn
+                .files()
+                .read(format!("/t{thread}/new-{other}").as_bytes());
             let wanted = match other == number {
                 true => Ok(content(thread, number)),
                 false => Err(ErrorKind::NotFound),
             };
             assert_eq!(found.map_err(|error| error.kind()), wanted, "CONTENT-6");
         }
-        let old = txn.get(format!("/t{thread}/old").as_bytes()).unwrap();
+        let old = txn
+            .files()
+            .read(format!("/t{thread}/old").as_bytes())
+            .unwrap();
         for index in 0..OLD_BLOCKS {
             let newest = (0..=number).rev().find(|one| one % OLD_BLOCKS == index);
             let wanted = block(thread, newest.unwrap_or(index));
@@ -98,7 +105,7 @@ fn commit_one(db: &Database, thread: u64, number: u64) {
         is_immediate: true,
         ..TransactionOptions::default()
     };
-    let txn = db.begin_with(&options).unwrap();
+    let txn = db.transactions().begin_with(&options).unwrap();
     step(&txn, thread, number).unwrap();
     txn.commit().unwrap();
 }
@@ -150,7 +157,7 @@ impl Recorded {
             // It applies none: then it would have the writer lock, and nobody would give it back.
             engine.redo_bytes_max = 1 << 40;
         }
-        let options = OpenOptions {
+        let options = DatabaseOptions {
             label: label.into(),
             ..options(engine)
         };
@@ -159,7 +166,7 @@ impl Recorded {
 
     /// Makes what the threads change; where the log is then.
     fn furnish(&self, db: &Database) -> usize {
-        let mut session = db.sql(false).unwrap();
+        let mut session = db.sql().open(false).unwrap();
         let tables = "CREATE TABLE state (thread INTEGER PRIMARY KEY, n INTEGER); \
                       CREATE TABLE seen (thread INTEGER PRIMARY KEY, n INTEGER)";
         sql::run(&mut session, tables).unwrap();
@@ -167,7 +174,8 @@ impl Recorded {
             let directory = sql::directory(db, NodeId::ROOT, &format!("t{thread}"));
             let old = make(db, directory, "old");
             let bytes: Vec<u8> = (0..OLD_BLOCKS).flat_map(|one| block(thread, one)).collect();
-            db.open_file(old, true)
+            db.nodes()
+                .open(old, true)
                 .unwrap()
                 .write_at(0, &bytes)
                 .unwrap();
@@ -177,7 +185,8 @@ impl Recorded {
             sql::run(&mut session, &insert).unwrap();
         }
         drop(session);
-        db.put(SEEN, seen_text(&[0; THREADS as usize]).as_bytes())
+        db.files()
+            .write(SEEN, seen_text(&[0; THREADS as usize]).as_bytes())
             .unwrap();
         db.sync().unwrap();
         self.recorder.sync_names();
@@ -209,7 +218,9 @@ fn record() -> (Recording, usize) {
         // The session changes, syncs and applies beside them, now and then.
         for count in (5..THREADS * EACH).step_by(5) {
             wait_for(&acked, count);
-            db.put(b"/beside", &pattern(20_000, count)).unwrap();
+            db.files()
+                .write(b"/beside", pattern(20_000, count))
+                .unwrap();
             db.sync().unwrap();
         }
     });
@@ -314,7 +325,7 @@ fn record_two(is_blind: bool) -> Two {
 
 /// Takes the row of the second session away, as nobody but a test does.
 fn hide(beside: &Database) {
-    let mut session = beside.sql(false).unwrap();
+    let mut session = beside.sql().open(false).unwrap();
     let hide = "BEGIN IMMEDIATE; UPDATE larder_gate SET open = 1; \
                 DELETE FROM larder_session WHERE label = 'second'; UPDATE larder_gate SET open = \
                 0; COMMIT";
@@ -323,7 +334,7 @@ fn hide(beside: &Database) {
 
 /// How far each thread has come, by its row.
 fn look(db: &Database) -> Vec<u64> {
-    let txn = db.begin().unwrap();
+    let txn = db.transactions().begin().unwrap();
     numbers_in(&txn, "state")
 }
 
@@ -350,10 +361,12 @@ fn commit_seen(db: &Database, thread: u64, number: u64) {
         is_immediate: true,
         ..TransactionOptions::default()
     };
-    let txn = db.begin_with(&options).unwrap();
+    let txn = db.transactions().begin_with(&options).unwrap();
     step(&txn, thread, number).unwrap();
     let seen = numbers_in(&txn, "state");
-    txn.put(SEEN, seen_text(&seen).as_bytes()).unwrap();
+    txn.files()
+        .write(SEEN, seen_text(&seen).as_bytes())
+        .unwrap();
     let copy = "UPDATE seen SET n = (SELECT n FROM state WHERE state.thread = seen.thread)";
     txn.sql(copy, &[]).unwrap();
     txn.commit().unwrap();
@@ -361,9 +374,9 @@ fn commit_seen(db: &Database, thread: u64, number: u64) {
 
 /// What the second session says that it has seen is there, and its file and its rows agree.
 fn check_seen(db: &Database, numbers: &[u64]) {
-    let txn = db.begin().unwrap();
+    let txn = db.transactions().begin().unwrap();
     let seen = numbers_in(&txn, "seen");
-    let text = txn.get(SEEN).unwrap();
+    let text = txn.files().read(SEEN).unwrap();
     assert_eq!(text, seen_text(&seen).as_bytes(), "CONTENT-6");
     for (thread, (seen, number)) in seen.iter().zip(numbers).enumerate() {
         assert!(
@@ -553,11 +566,12 @@ fn count_shared(
             let db = &db;
             scope.spawn(move || {
                 for number in 0..EACH {
-                    db.transaction(|txn| {
-                        let path = format!("/{thread}-{number}");
-                        txn.put(path.as_bytes(), b"x").map(drop)
-                    })
-                    .unwrap();
+                    db.transactions()
+                        .run(|txn| {
+                            let path = format!("/{thread}-{number}");
+                            txn.files().write(path.as_bytes(), b"x").map(drop)
+                        })
+                        .unwrap();
                 }
             });
         }
@@ -581,14 +595,14 @@ fn no_flush_is_left_out_while_others_may_look() {
     assert!(count(&|_, _| {}) > 0, "nobody shares a flush: not tested");
     assert_eq!(
         count(&|db, _| {
-            db.set_feed(true).unwrap();
+            db.feed().set(true).unwrap();
         }),
         0,
         "FLUSH-2"
     );
     let others = Mutex::new(Vec::new());
     let open_beside = |_: &Database, path: &Path| {
-        let beside = Database::open(path, OpenOptions::default()).unwrap();
+        let beside = Database::open(path, DatabaseOptions::default()).unwrap();
         others.lock().unwrap().push(beside);
     };
     assert_eq!(count(&open_beside), 0, "FLUSH-2: a session");

@@ -12,6 +12,7 @@ mod content_faults;
 mod everything_race;
 mod feed;
 mod foreign;
+mod foreign_exact;
 mod group_fsync;
 mod races;
 mod refusals;

@@ -14,7 +14,7 @@ fn reading_a_large_map_beside_commits_never_shows_old_content() {
     const STEP: u64 = 8 << 20;
     let dir = tempfile::tempdir().unwrap();
     let db = create(dir.path(), None);
-    let handle = db.open_file(make(&db, R, "f"), true).unwrap();
+    let handle = db.nodes().open(make(&db, R, "f"), true).unwrap();
     let write_all = |byte: u8| {
         for page in 0..PAGES {
             handle.write_at(page * STEP, &[byte; 4096]).unwrap();
@@ -53,7 +53,8 @@ fn a_store_is_destroyed_beside_writers_and_under_open_handles() {
             let (db, is_done) = (&db, &is_done);
             scope.spawn(move || {
                 let handle = db
-                    .open_file(make(db, R, &format!("w{thread}")), true)
+                    .nodes()
+                    .open(make(db, R, &format!("w{thread}")), true)
                     .unwrap();
                 let mut at = 0;
                 while !is_done.load(Ordering::SeqCst) {
@@ -64,20 +65,27 @@ fn a_store_is_destroyed_beside_writers_and_under_open_handles() {
         }
         for round in 0..8 {
             let info = db
-                .create_store(&format!("s{round}"), "files", None, None)
+                .stores()
+                .create(&format!("s{round}"), "files", None, None)
                 .unwrap();
-            let root = db.resolve(info.mount.as_bytes(), true).unwrap().node;
+            let root = db
+                .nodes()
+                .resolve(info.mount.as_bytes(), true)
+                .unwrap()
+                .node;
             let kept = db
-                .open_file(put(&db, root, "kept", &pattern(50_000, 1)), true)
+                .nodes()
+                .open(put(&db, root, "kept", &pattern(50_000, 1)), true)
                 .unwrap();
             let unlinked = db
-                .open_file(put(&db, root, "gone", &pattern(50_000, 2)), true)
+                .nodes()
+                .open(put(&db, root, "gone", &pattern(50_000, 2)), true)
                 .unwrap();
-            db.unlink(root, &name("gone")).unwrap();
+            db.nodes().unlink(root, &name("gone")).unwrap();
             if round % 2 == 0 {
                 db.sync().unwrap();
             }
-            db.destroy_store(&info.name).unwrap();
+            db.stores().destroy(&info.name).unwrap();
             for handle in [kept, unlinked] {
                 assert_eq!(kind(handle.write_at(0, b"x")), ErrorKind::NotFound);
                 assert_eq!(kind(handle.read_at(0, &mut [0; 10])), ErrorKind::NotFound);
@@ -96,7 +104,7 @@ fn check_and_punching_threads_do_not_disturb_each_other() {
     db.sync().unwrap();
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let handle = db.open_file(node, true).unwrap();
+            let handle = db.nodes().open(node, true).unwrap();
             for block in 0..1000 {
                 handle
                     .allocate(AllocateMode::PunchHole, block * 8192, 4096)
@@ -113,7 +121,7 @@ fn check_and_punching_threads_do_not_disturb_each_other() {
 fn constraints_hold_between_threads() {
     let dir = tempfile::tempdir().unwrap();
     let db = create(dir.path(), None);
-    let mut sql = db.sql(false).unwrap();
+    let mut sql = db.sql().open(false).unwrap();
     sql.execute(
         "CREATE UNIQUE INDEX one_device ON main (rdev) WHERE rdev > 0; \
          CREATE TABLE tag (ino INTEGER NOT NULL REFERENCES main (ino)); \
@@ -132,7 +140,8 @@ fn constraints_hold_between_threads() {
                     scope.spawn(move || {
                         barrier.wait();
                         let made = name(&format!("d{round}-{thread}"));
-                        db.create_node(R, &made, NewNode::CharDevice(round), 0o600, OWNER)
+                        db.nodes()
+                            .create_node(R, &made, NewNode::CharDevice(round), 0o600, OWNER)
                             .is_ok()
                     })
                 })
@@ -149,10 +158,13 @@ fn constraints_hold_between_threads() {
         uid: Some(0),
         ..larder::SetAttr::default()
     };
-    assert_eq!(kind(db.set_attr(node, &to_root)), ErrorKind::NotPermitted);
+    assert_eq!(
+        kind(db.nodes().set_attr(node, &to_root)),
+        ErrorKind::NotPermitted
+    );
     // An orphan that a row still refers to stays until the row goes.
-    let handle = db.open_file(node, true).unwrap();
-    db.unlink(R, &name("f")).unwrap();
+    let handle = db.nodes().open(node, true).unwrap();
+    db.nodes().unlink(R, &name("f")).unwrap();
     db.sync().unwrap();
     sql.execute(
         &format!("INSERT INTO tag VALUES ({})", node.ino),
@@ -173,17 +185,17 @@ fn constraints_hold_between_threads() {
 fn huge_offsets_and_hopeless_wishes_cost_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let db = create(dir.path(), Some(512 << 20));
-    let handle = db.open_file(make(&db, R, "f"), true).unwrap();
+    let handle = db.nodes().open(make(&db, R, "f"), true).unwrap();
     handle.write_at(1 << 60, b"x").unwrap();
     assert_eq!(handle.seek(SeekTarget::Data, 4096).unwrap(), Some(1 << 60));
     assert_eq!(handle.read_at(u64::MAX, &mut [0; 10]).unwrap(), 0);
     handle.sync().unwrap();
     assert_eq!(handle.seek(SeekTarget::Data, 4096).unwrap(), Some(1 << 60));
-    let before = db.space().unwrap().segment_bytes;
+    let before = db.maintenance().space().unwrap().segment_bytes;
     let wish = AllocateMode::Allocate { keep_size: true };
     assert_eq!(kind(handle.allocate(wish, 0, 1 << 50)), ErrorKind::NoSpace);
     assert!(
-        db.space().unwrap().segment_bytes <= before.max(128 << 20),
+        db.maintenance().space().unwrap().segment_bytes <= before.max(128 << 20),
         "nothing grew for it"
     );
 }
@@ -192,18 +204,19 @@ fn huge_offsets_and_hopeless_wishes_cost_nothing() {
 fn stores_that_cannot_be_served_or_placed_are_refused_one_by_one() {
     let dir = tempfile::tempdir().unwrap();
     let db = create(dir.path(), None);
-    db.create_store("s", "files", None, None).unwrap();
+    db.stores().create("s", "files", None, None).unwrap();
     assert_eq!(
-        kind(db.set_store("main", None, Some("/elsewhere"))),
+        kind(db.stores().set("main", None, Some("/elsewhere"))),
         ErrorKind::InvalidInput
     );
     assert_eq!(
-        kind(db.set_store("s", None, Some("/s/s"))),
+        kind(db.stores().set("s", None, Some("/s/s"))),
         ErrorKind::InvalidInput
     );
-    db.set_store("s", None, Some("/t")).unwrap();
-    assert!(db.resolve(b"/t", true).is_ok());
-    db.sql(false)
+    db.stores().set("s", None, Some("/t")).unwrap();
+    assert!(db.nodes().resolve(b"/t", true).is_ok());
+    db.sql()
+        .open(false)
         .unwrap()
         .execute(
             "UPDATE larder_gate SET open = 1; UPDATE larder_store SET provider = 'mine' WHERE \
@@ -214,7 +227,10 @@ fn stores_that_cannot_be_served_or_placed_are_refused_one_by_one() {
         .unwrap();
     db.close().unwrap();
     let db = open(dir.path());
-    assert_eq!(kind(db.resolve(b"/t", true)), ErrorKind::Unsupported);
+    assert_eq!(
+        kind(db.nodes().resolve(b"/t", true)),
+        ErrorKind::Unsupported
+    );
     put(&db, R, "f", b"main works");
     assert_clean(&db);
 }

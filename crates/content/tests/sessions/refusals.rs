@@ -3,12 +3,12 @@
 
 use crate::common::others::plain;
 use crate::common::{
-    OWNER, assert_clean, content, create, create_without_history, folder, make, name, put, scratch,
+    assert_clean, content, create, create_without_history, folder, make, name, put, scratch,
 };
 use crate::constraints::{FROZEN, open_quiet};
 use larder::{
-    Database, ErrorKind, Moment, NewNode, NodeId, RenameMode, SetAttr, XattrMode, copy_range,
-    list_refused, open_refused,
+    Database, ErrorKind, Moment, NodeId, RenameMode, SetAttr, XattrMode, copy_range, list_refused,
+    open_refused,
 };
 use std::io::{Read, Write};
 use std::path::Path;
@@ -51,7 +51,7 @@ fn refuse_while(dir: &Path, db: &Database, node: NodeId, operation: impl FnOnce(
         assert!(client.wait().unwrap().success());
         accept_refusal(commit.join().unwrap());
     });
-    assert!(db.gauges().unwrap().refused_count > 0);
+    assert!(db.maintenance().gauges().unwrap().refused_count > 0);
 }
 
 fn accept_refusal(outcome: larder::Result<()>) {
@@ -69,7 +69,7 @@ fn commit(dir: &Path, db: &Database) {
 }
 
 fn attr_of(db: &Database, path: &str) -> NodeId {
-    db.resolve(path.as_bytes(), false).expect(path).node
+    db.nodes().resolve(path.as_bytes(), false).expect(path).node
 }
 
 #[test]
@@ -80,9 +80,9 @@ fn a_directory_stays_where_a_name_comes_back_into_it() {
     let below = folder(&db, above, "below");
     let file = put(&db, below, "file", b"bytes");
     db.sync().unwrap();
-    db.unlink(below, &name("file")).unwrap();
-    db.remove_dir(above, &name("below")).unwrap();
-    db.remove_dir(ROOT, &name("above")).unwrap();
+    db.nodes().unlink(below, &name("file")).unwrap();
+    db.nodes().remove_dir(above, &name("below")).unwrap();
+    db.nodes().remove_dir(ROOT, &name("above")).unwrap();
     freeze(dir.path(), &[file]);
     commit(dir.path(), &db);
     assert_eq!(attr_of(&db, "/above/below/file"), file, "CONSTRAINT-2");
@@ -108,36 +108,36 @@ fn what_else_was_removed_with_a_tree_is_removed() {
         }
     }
     db.sync().unwrap();
-    db.unlink(below, &name("file")).unwrap();
+    db.nodes().unlink(below, &name("file")).unwrap();
     for parent in [below, beside, above] {
         for other in ["a", "b", "c"] {
-            db.unlink(parent, &name(other)).unwrap();
+            db.nodes().unlink(parent, &name(other)).unwrap();
         }
     }
-    db.remove_dir(above, &name("below")).unwrap();
-    db.remove_dir(above, &name("beside")).unwrap();
-    db.remove_dir(ROOT, &name("above")).unwrap();
+    db.nodes().remove_dir(above, &name("below")).unwrap();
+    db.nodes().remove_dir(above, &name("beside")).unwrap();
+    db.nodes().remove_dir(ROOT, &name("above")).unwrap();
     freeze(dir.path(), &[file]);
     commit(dir.path(), &db);
     let names = |node| -> Vec<String> {
-        let entries = db.read_dir(node, None, 10).unwrap();
+        let entries = db.nodes().read_dir(node, None, 10).unwrap();
         entries.iter().map(|entry| entry.name.to_string()).collect()
     };
     assert_eq!(names(above), ["below"], "CONSTRAINT-2");
     assert_eq!(names(below), ["file"]);
-    assert_eq!(db.attr(above).unwrap().nlink, 3);
-    assert_eq!(db.gauges().unwrap().refused_count, 1);
+    assert_eq!(db.nodes().metadata(above).unwrap().nlink, 3);
+    assert_eq!(db.maintenance().gauges().unwrap().refused_count, 1);
     // It is a directory like any other.
     put(&db, below, "new", b"new");
-    db.unlink(below, &name("file")).unwrap();
+    db.nodes().unlink(below, &name("file")).unwrap();
     db.sync().unwrap();
     assert_clean(&db);
-    db.unlink(below, &name("new")).unwrap();
-    db.remove_dir(above, &name("below")).unwrap();
-    db.remove_dir(ROOT, &name("above")).unwrap();
+    db.nodes().unlink(below, &name("new")).unwrap();
+    db.nodes().remove_dir(above, &name("below")).unwrap();
+    db.nodes().remove_dir(ROOT, &name("above")).unwrap();
     db.sync().unwrap();
     assert_clean(&db);
-    assert!(db.read_dir(ROOT, None, 10).unwrap().is_empty());
+    assert!(db.nodes().read_dir(ROOT, None, 10).unwrap().is_empty());
 }
 
 /// The directory is removed in the group that is open while the commit is refused.
@@ -148,9 +148,9 @@ fn a_directory_that_the_open_group_removes_stays_too() {
     let above = folder(&db, ROOT, "above");
     let file = put(&db, above, "file", b"bytes");
     db.sync().unwrap();
-    db.unlink(above, &name("file")).unwrap();
+    db.nodes().unlink(above, &name("file")).unwrap();
     refuse_while(dir.path(), &db, file, || {
-        db.remove_dir(ROOT, &name("above")).unwrap();
+        db.nodes().remove_dir(ROOT, &name("above")).unwrap();
     });
     commit(dir.path(), &db);
     assert_eq!(attr_of(&db, "/above/file"), file, "CONSTRAINT-2");
@@ -165,15 +165,13 @@ fn directories_never_end_up_inside_of_themselves() {
     let sub = folder(&db, c, "sub");
     put(&db, sub, "file", b"bytes");
     db.sync().unwrap();
-    let replace = RenameMode::Replace;
-    db.rename(a, &name("c"), ROOT, &name("c"), replace).unwrap();
-    db.rename(ROOT, &name("a"), sub, &name("a"), replace)
-        .unwrap();
+    rename(&db, (a, "c"), (ROOT, "c"));
+    rename(&db, (ROOT, "a"), (sub, "a"));
     freeze(dir.path(), &[c]);
     commit(dir.path(), &db);
     assert_eq!(attr_of(&db, "/a/c/sub"), sub, "CONSTRAINT-2");
-    assert_eq!(db.get(b"/a/c/sub/file").unwrap(), b"bytes");
-    let names = db.read_dir(ROOT, None, 10).unwrap();
+    assert_eq!(db.files().read(b"/a/c/sub/file").unwrap(), b"bytes");
+    let names = db.nodes().read_dir(ROOT, None, 10).unwrap();
     assert_eq!(names.len(), 1, "{names:?}");
 }
 
@@ -186,14 +184,12 @@ fn a_moved_directory_is_not_left_below_one_that_goes() {
     let file = put(&db, moved, "file", b"bytes");
     db.sync().unwrap();
     // Out of the one that goes, and its file with it.
-    let replace = RenameMode::Replace;
-    db.rename(old, &name("moved"), ROOT, &name("moved"), replace)
-        .unwrap();
-    db.remove_dir(ROOT, &name("old")).unwrap();
+    rename(&db, (old, "moved"), (ROOT, "moved"));
+    db.nodes().remove_dir(ROOT, &name("old")).unwrap();
     freeze(dir.path(), &[moved]);
     commit(dir.path(), &db);
     assert_eq!(attr_of(&db, "/old/moved/file"), file, "CONSTRAINT-2");
-    let old = db.attr(old).unwrap();
+    let old = db.nodes().metadata(old).unwrap();
     assert_eq!(old.nlink, 3);
 }
 
@@ -204,26 +200,28 @@ fn nothing_takes_the_name_of_a_directory_that_stays() {
     let db = create(dir.path(), None);
     let above = folder(&db, ROOT, "above");
     let file = put(&db, above, "file", b"bytes");
-    db.set_xattr(above, b"user.a", b"1", XattrMode::Set)
+    db.attributes()
+        .set(above, b"user.a", b"1", XattrMode::Set)
         .unwrap();
     db.sync().unwrap();
-    db.set_xattr(above, b"user.a", b"2", XattrMode::Set)
+    db.attributes()
+        .set(above, b"user.a", b"2", XattrMode::Set)
         .unwrap();
-    db.unlink(above, &name("file")).unwrap();
-    db.remove_dir(ROOT, &name("above")).unwrap();
+    db.nodes().unlink(above, &name("file")).unwrap();
+    db.nodes().remove_dir(ROOT, &name("above")).unwrap();
     refuse_while(dir.path(), &db, file, || {
         let new = folder(&db, ROOT, "above");
         put(&db, new, "other", b"other");
     });
     commit(dir.path(), &db);
     assert_eq!(attr_of(&db, "/above/file"), file, "CONSTRAINT-2");
-    assert_eq!(db.read_dir(above, None, 10).unwrap().len(), 1);
+    assert_eq!(db.nodes().read_dir(above, None, 10).unwrap().len(), 1);
     put(&db, above, "later", b"later");
     db.sync().unwrap();
-    assert_eq!(db.xattr(above, b"user.a").unwrap(), b"2");
+    assert_eq!(db.attributes().get(above, b"user.a").unwrap(), b"2");
     drop(db.close());
     let db = open_quiet(dir.path());
-    assert_eq!(db.xattr(above, b"user.a").unwrap(), b"2");
+    assert_eq!(db.attributes().get(above, b"user.a").unwrap(), b"2");
     assert_clean(&db);
 }
 
@@ -235,17 +233,14 @@ fn a_directory_that_was_to_be_replaced_keeps_its_name() {
     let old = folder(&db, ROOT, "old");
     let new = folder(&db, ROOT, "new");
     db.sync().unwrap();
-    let replace = RenameMode::Replace;
-    db.rename(ROOT, &name("new"), ROOT, &name("old"), replace)
-        .unwrap();
+    rename(&db, (ROOT, "new"), (ROOT, "old"));
     refuse_while(dir.path(), &db, new, || {
-        db.rename(ROOT, &name("old"), ROOT, &name("third"), replace)
-            .unwrap();
+        rename(&db, (ROOT, "old"), (ROOT, "third"));
     });
     commit(dir.path(), &db);
     assert_eq!(attr_of(&db, "/old"), old, "CONSTRAINT-2");
     assert_eq!(attr_of(&db, "/new"), new);
-    assert_eq!(db.read_dir(ROOT, None, 10).unwrap().len(), 2);
+    assert_eq!(db.nodes().read_dir(ROOT, None, 10).unwrap().len(), 2);
 }
 
 /// `CONSTRAINT-4`: what was written while only attributes were being committed.
@@ -259,9 +254,9 @@ fn content_of_the_open_group_is_kept_with_what_was_refused() {
         mode: Some(0o600),
         ..SetAttr::default()
     };
-    db.set_attr(node, &mode).unwrap();
+    db.nodes().set_attr(node, &mode).unwrap();
     refuse_while(dir.path(), &db, node, || {
-        let file = db.open_file(node, true).unwrap();
+        let file = db.nodes().open(node, true).unwrap();
         file.write_at(0, b"new").unwrap();
     });
     commit(dir.path(), &db);
@@ -286,12 +281,13 @@ fn a_copy_of_the_past_is_not_written_over_by_what_comes_back() {
     let db = frozen(dir.path());
     // The first share of a database commits by itself.
     put(&db, ROOT, "shared", &[9; 64 << 10]);
-    db.clone_path(None, b"/shared", b"/clone").unwrap();
+    db.files().clone_path(None, b"/shared", b"/clone").unwrap();
     let old = vec![1; 256 << 10];
     let node = put(&db, ROOT, "file", &old);
     db.sync().unwrap();
-    db.create_snapshot("before").unwrap();
-    db.open_file(node, true)
+    db.snapshots().create("before").unwrap();
+    db.nodes()
+        .open(node, true)
         .unwrap()
         .write_at(0, &[2; 4096])
         .unwrap();
@@ -299,19 +295,20 @@ fn a_copy_of_the_past_is_not_written_over_by_what_comes_back() {
     let mut new = old.clone();
     new[..4096].fill(2);
     let past = db.as_of(&Moment::Snapshot("before".into())).unwrap();
-    db.unlink(ROOT, &name("file")).unwrap();
+    db.nodes().unlink(ROOT, &name("file")).unwrap();
     let copy = make(&db, ROOT, "copy");
-    let from = past.open_file(node, false).unwrap();
-    let to = db.open_file(copy, true).unwrap();
+    let from = past.nodes().open(node, false).unwrap();
+    let to = db.nodes().open(copy, true).unwrap();
     copy_range((&*from, 0), (&*to, 0), 256 << 10).unwrap();
     freeze(dir.path(), &[node]);
     commit(dir.path(), &db);
     assert!(content(&db, node) == new);
-    db.defrag(&[], &larder::DefragOptions::default(), &mut |_| {})
+    db.maintenance()
+        .defrag(&[], &larder::DefragOptions::default(), &mut |_| {})
         .unwrap();
     assert_clean(&db);
     assert!(content(&db, node) == new);
-    match db.resolve(b"/copy", false) {
+    match db.nodes().resolve(b"/copy", false) {
         Ok(found) => assert!(content(&db, found.node) == old, "SHARE-4"),
         Err(_) => assert!(
             !list_refused(&dir.path().join("t.larder"))
@@ -328,19 +325,19 @@ fn a_copy_of_what_was_brought_back_goes_with_it() {
     let db = frozen(dir.path());
     // The first share of a database commits by itself.
     put(&db, ROOT, "shared", &[9; 64 << 10]);
-    db.clone_path(None, b"/shared", b"/clone").unwrap();
+    db.files().clone_path(None, b"/shared", b"/clone").unwrap();
     let old: Vec<u8> = crate::common::pattern(256 << 10, 5);
     put(&db, ROOT, "file", &old);
     db.sync().unwrap();
-    db.create_snapshot("before").unwrap();
-    db.unlink(ROOT, &name("file")).unwrap();
+    db.snapshots().create("before").unwrap();
+    db.nodes().unlink(ROOT, &name("file")).unwrap();
     db.sync().unwrap();
     let past = db.as_of(&Moment::Snapshot("before".into())).unwrap();
-    let from = past.resolve(b"/file", false).unwrap().node;
-    let from = past.open_file(from, false).unwrap();
+    let from = past.nodes().resolve(b"/file", false).unwrap().node;
+    let from = past.nodes().open(from, false).unwrap();
     let (first, second) = (make(&db, ROOT, "first"), make(&db, ROOT, "second"));
     db.sync().unwrap();
-    let open = |node| db.open_file(node, true).unwrap();
+    let open = |node| db.nodes().open(node, true).unwrap();
     copy_range((&*from, 0), (&*open(first), 0), 256 << 10).unwrap();
     copy_range((&*open(first), 0), (&*open(second), 12 << 10), 256 << 10).unwrap();
     freeze(dir.path(), &[first]);
@@ -361,12 +358,12 @@ fn what_was_written_in_vain_is_counted_once() {
     let db = open_quiet(dir.path());
     let large = make(&db, ROOT, "large");
     db.sync().unwrap();
-    let file = db.open_file(large, true).unwrap();
+    let file = db.nodes().open(large, true).unwrap();
     file.write_at(0, &vec![7; 24 << 20]).unwrap();
     refuse_while(dir.path(), &db, large, || file.set_len(0).unwrap());
     commit(dir.path(), &db);
     assert_eq!(content(&db, large), b"");
-    db.put(b"/next", &vec![8; 24 << 20]).unwrap();
+    db.files().write(b"/next", vec![8; 24 << 20]).unwrap();
     db.sync().unwrap();
     assert_clean(&db);
 }
@@ -378,14 +375,12 @@ fn a_removed_directory_gets_no_links_back() {
     let db = frozen(dir.path());
     let above = folder(&db, ROOT, "above");
     db.sync().unwrap();
-    let made = db
-        .create_node(above, &name("new"), NewNode::Directory, 0o755, OWNER)
-        .unwrap();
-    db.remove_dir(above, &name("new")).unwrap();
-    db.remove_dir(ROOT, &name("above")).unwrap();
-    freeze(dir.path(), &[made.node, above]);
+    let made = folder(&db, above, "new");
+    db.nodes().remove_dir(above, &name("new")).unwrap();
+    db.nodes().remove_dir(ROOT, &name("above")).unwrap();
+    freeze(dir.path(), &[made, above]);
     commit(dir.path(), &db);
-    assert_eq!(db.attr(above).unwrap().nlink, 2);
+    assert_eq!(db.nodes().metadata(above).unwrap().nlink, 2);
 }
 
 /// `SAVE-2`: a program sets a file aside, writes a new one with its name, and removes the old one.
@@ -401,17 +396,18 @@ fn a_file_stays_whose_successor_is_refused() {
     let old = put(&db, ROOT, "file", b"old");
     db.sync().unwrap();
     plain(dir.path(), "UPDATE main SET rating = 5 WHERE ino > 1");
-    db.rename(
-        ROOT,
-        &name("file"),
-        ROOT,
-        &name("aside"),
-        RenameMode::Replace,
-    )
-    .unwrap();
+    db.nodes()
+        .rename(
+            ROOT,
+            &name("file"),
+            ROOT,
+            &name("aside"),
+            RenameMode::Replace,
+        )
+        .unwrap();
     let new = put(&db, ROOT, "file", b"new");
     db.sync().unwrap();
-    db.unlink(ROOT, &name("aside")).unwrap();
+    db.nodes().unlink(ROOT, &name("aside")).unwrap();
     freeze(dir.path(), &[new]);
     commit(dir.path(), &db);
     assert_eq!(attr_of(&db, "/aside"), old, "CONSTRAINT-2");
@@ -424,7 +420,7 @@ fn a_file_stays_whose_successor_is_refused() {
     };
     assert_eq!(ask(old).trim(), "5");
     assert_eq!(content(&db, new), b"new");
-    db.unlink(ROOT, &name("aside")).unwrap();
+    db.nodes().unlink(ROOT, &name("aside")).unwrap();
     db.sync().unwrap();
     assert_clean(&db);
 }
@@ -441,7 +437,8 @@ fn keep_as_is(dir: &Path, node: NodeId) {
 
 fn rename(db: &Database, from: (NodeId, &str), to: (NodeId, &str)) {
     let (from, to) = ((from.0, name(from.1)), (to.0, name(to.1)));
-    db.rename(from.0, &from.1, to.0, &to.1, RenameMode::Replace)
+    db.nodes()
+        .rename(from.0, &from.1, to.0, &to.1, RenameMode::Replace)
         .unwrap();
 }
 
@@ -455,12 +452,12 @@ fn what_stays_at_a_name_that_was_let_go_has_that_name() {
     let x = put(&db, from, "x", b"x");
     let file = put(&db, below, "f", b"bytes");
     db.sync().unwrap();
-    db.unlink(from, &name("x")).unwrap();
+    db.nodes().unlink(from, &name("x")).unwrap();
     rename(&db, (ROOT, "n"), (ROOT, "m"));
     rename(&db, (below, "f"), (from, "f"));
     rename(&db, (from, "f"), (ROOT, "g"));
-    db.remove_dir(ROOT, &name("s")).unwrap();
-    db.remove_dir(ROOT, &name("m")).unwrap();
+    db.nodes().remove_dir(ROOT, &name("s")).unwrap();
+    db.nodes().remove_dir(ROOT, &name("m")).unwrap();
     freeze(dir.path(), &[x]);
     keep_as_is(dir.path(), from);
     commit(dir.path(), &db);
@@ -469,7 +466,7 @@ fn what_stays_at_a_name_that_was_let_go_has_that_name() {
     accept_refusal(db.close());
     let db = open_quiet(dir.path());
     assert_eq!(attr_of(&db, "/m/f"), file, "NAMES-2");
-    assert_eq!(db.read_dir(ROOT, None, 9).unwrap().len(), 2);
+    assert_eq!(db.nodes().read_dir(ROOT, None, 9).unwrap().len(), 2);
     assert_clean(&db);
 }
 
@@ -486,7 +483,7 @@ fn a_name_that_a_refused_file_had_is_kept_by_what_has_it_next() {
         rename(&db, (ROOT, "m"), (ROOT, "t"));
         rename(&db, (ROOT, "n"), (ROOT, "m"));
         rename(&db, (below, "f"), (ROOT, "g"));
-        db.remove_dir(ROOT, &name("m")).unwrap();
+        db.nodes().remove_dir(ROOT, &name("m")).unwrap();
     });
     freeze(dir.path(), &[file]);
     commit(dir.path(), &db);
@@ -494,7 +491,7 @@ fn a_name_that_a_refused_file_had_is_kept_by_what_has_it_next() {
     accept_refusal(db.close());
     let db = open_quiet(dir.path());
     assert_eq!(attr_of(&db, "/m/f"), file, "NAMES-2");
-    assert_eq!(db.read_dir(ROOT, None, 9).unwrap().len(), 1);
+    assert_eq!(db.nodes().read_dir(ROOT, None, 9).unwrap().len(), 1);
     assert_clean(&db);
 }
 
@@ -508,14 +505,14 @@ fn a_directory_counts_no_link_of_one_that_came_and_was_refused() {
     db.sync().unwrap();
     rename(&db, (ROOT, "n"), (above, "m"));
     rename(&db, (below, "f"), (ROOT, "g"));
-    db.remove_dir(above, &name("m")).unwrap();
+    db.nodes().remove_dir(above, &name("m")).unwrap();
     freeze(dir.path(), &[file]);
     keep_as_is(dir.path(), below);
     commit(dir.path(), &db);
     assert_eq!(attr_of(&db, "/n/f"), file, "CONSTRAINT-2");
     accept_refusal(db.close());
     let db = open_quiet(dir.path());
-    assert_eq!(db.attr(above).unwrap().nlink, 2, "CONSTRAINT-3");
+    assert_eq!(db.nodes().metadata(above).unwrap().nlink, 2, "CONSTRAINT-3");
     assert_clean(&db);
 }
 
@@ -532,18 +529,20 @@ fn a_directory_that_stays_at_a_new_place_knows_its_parent() {
         mode: Some(0o600),
         ..SetAttr::default()
     };
-    db.set_attr(file, &mode).unwrap();
+    db.nodes().set_attr(file, &mode).unwrap();
     refuse_while(dir.path(), &db, file, || {
         rename(&db, (old, "n"), (above, "m"));
         rename(&db, (below, "f"), (ROOT, "g"));
-        db.remove_dir(above, &name("m")).unwrap();
+        db.nodes().remove_dir(above, &name("m")).unwrap();
     });
-    assert_eq!(db.parent(below).unwrap(), above, "NAMES-2");
-    let into_itself = db.rename(ROOT, &name("q"), below, &name("q"), RenameMode::Replace);
+    assert_eq!(db.nodes().parent(below).unwrap(), above, "NAMES-2");
+    let into_itself = db
+        .nodes()
+        .rename(ROOT, &name("q"), below, &name("q"), RenameMode::Replace);
     assert_eq!(into_itself.unwrap_err().kind(), ErrorKind::InvalidInput);
     commit(dir.path(), &db);
     assert_eq!(attr_of(&db, "/q/m/f"), file, "NAMES-2");
-    assert_eq!(db.attr(above).unwrap().nlink, 3);
+    assert_eq!(db.nodes().metadata(above).unwrap().nlink, 3);
 }
 
 /// What came back into it in one look at the operations is gone in the next.
@@ -556,11 +555,11 @@ fn a_directory_is_removed_if_nothing_came_back_in_the_end() {
     db.sync().unwrap();
     rename(&db, (ROOT, "a"), (below, "g"));
     rename(&db, (below, "g"), (ROOT, "x"));
-    db.remove_dir(ROOT, &name("d")).unwrap();
+    db.nodes().remove_dir(ROOT, &name("d")).unwrap();
     freeze(dir.path(), &[x]);
     commit(dir.path(), &db);
     assert_eq!((attr_of(&db, "/a"), attr_of(&db, "/x")), (a, x));
-    assert!(db.resolve(b"/d", false).is_err(), "CONSTRAINT-2");
+    assert!(db.nodes().resolve(b"/d", false).is_err(), "CONSTRAINT-2");
 }
 
 /// A long chain of saves of which the last is refused: all of it goes, at once; what came and went
@@ -571,8 +570,10 @@ fn a_chain_of_saves_goes_as_one() {
     let db = create(dir.path(), None);
     let old = put(&db, ROOT, "f", b"old");
     db.sync().unwrap();
-    db.set_xattr(old, b"user.a", b"1", XattrMode::Set).unwrap();
-    let before = db.gauges().unwrap().refused_count;
+    db.attributes()
+        .set(old, b"user.a", b"1", XattrMode::Set)
+        .unwrap();
+    let before = db.maintenance().gauges().unwrap().refused_count;
     refuse_while(dir.path(), &db, old, || {
         for _ in 0..5000 {
             make(&db, ROOT, "tmp");
@@ -581,7 +582,7 @@ fn a_chain_of_saves_goes_as_one() {
     });
     commit(dir.path(), &db);
     assert_eq!(attr_of(&db, "/f"), old, "CONSTRAINT-2");
-    let refused = db.gauges().unwrap().refused_count - before;
+    let refused = db.maintenance().gauges().unwrap().refused_count - before;
     assert!(refused <= 3, "{refused} are reported");
 }
 
@@ -596,20 +597,20 @@ fn what_stands_in_the_way_of_nothing_is_done() {
     let f = put(&db, n, "f", b"f");
     db.sync().unwrap();
     rename(&db, (ROOT, "a"), (d, "g"));
-    db.unlink(n, &name("f")).unwrap();
-    db.remove_dir(ROOT, &name("n")).unwrap();
+    db.nodes().unlink(n, &name("f")).unwrap();
+    db.nodes().remove_dir(ROOT, &name("n")).unwrap();
     rename(&db, (d, "g"), (ROOT, "n"));
-    db.remove_dir(ROOT, &name("d")).unwrap();
+    db.nodes().remove_dir(ROOT, &name("d")).unwrap();
     freeze(dir.path(), &[f]);
     commit(dir.path(), &db);
     assert_eq!((attr_of(&db, "/a"), attr_of(&db, "/n/f")), (a, f));
-    assert!(db.resolve(b"/d", false).is_err(), "NAMES-2");
+    assert!(db.nodes().resolve(b"/d", false).is_err(), "NAMES-2");
 
     let (a, t) = (folder(&db, ROOT, "b1"), folder(&db, ROOT, "t"));
     let f = put(&db, t, "f", b"f");
     db.sync().unwrap();
     rename(&db, (ROOT, "b1"), (ROOT, "b2"));
-    db.unlink(t, &name("f")).unwrap();
+    db.nodes().unlink(t, &name("f")).unwrap();
     rename(&db, (ROOT, "b2"), (ROOT, "t"));
     let new = put(&db, ROOT, "b2", b"new");
     freeze(dir.path(), &[f]);
@@ -632,16 +633,16 @@ fn what_stood_in_the_way_for_a_moment_refuses_nothing() {
         db.sync().unwrap();
         let to = if target == "d" { (d, "g") } else { (ROOT, "n") };
         rename(&db, (p, "g"), to);
-        db.unlink(g, &name("f")).unwrap();
-        db.remove_dir(to.0, &name(to.1)).unwrap();
+        db.nodes().unlink(g, &name("f")).unwrap();
+        db.nodes().remove_dir(to.0, &name(to.1)).unwrap();
         let new = match target {
             "d" => {
-                db.remove_dir(ROOT, &name("d")).unwrap();
+                db.nodes().remove_dir(ROOT, &name("d")).unwrap();
                 None
             }
             _ => Some(put(&db, ROOT, "n", b"new")),
         };
-        db.unlink(q, &name("x")).unwrap();
+        db.nodes().unlink(q, &name("x")).unwrap();
         rename(&db, (ROOT, "p"), (ROOT, "q"));
         freeze(dir.path(), &[f, x]);
         commit(dir.path(), &db);
@@ -649,7 +650,7 @@ fn what_stood_in_the_way_for_a_moment_refuses_nothing() {
         assert_eq!(attr_of(&db, "/q/x"), x, "CONSTRAINT-2");
         match new {
             Some(new) => assert_eq!(attr_of(&db, "/n"), new, "NAMES-2"),
-            None => assert!(db.resolve(b"/d", false).is_err(), "NAMES-2"),
+            None => assert!(db.nodes().resolve(b"/d", false).is_err(), "NAMES-2"),
         }
     }
 }
@@ -667,21 +668,25 @@ fn what_two_looks_take_out_is_counted_once() {
     let f = put(&db, below, "f", &[1; 100_000]);
     db.sync().unwrap();
     let x = put(&db, ROOT, "x", &[2; 100_000]);
-    db.unlink(below, &name("f")).unwrap();
-    db.remove_dir(ROOT, &name("d")).unwrap();
+    db.nodes().unlink(below, &name("f")).unwrap();
+    db.nodes().remove_dir(ROOT, &name("d")).unwrap();
     freeze(dir.path(), &[f, x]);
     keep_as_is(dir.path(), below);
     commit(dir.path(), &db);
     assert_eq!(content(&db, f), [1; 100_000]);
-    assert!(db.resolve(b"/x", false).is_err());
+    assert!(db.nodes().resolve(b"/x", false).is_err());
     plain(dir.path(), "DROP TRIGGER as_is");
     for round in 0..4 {
         put(&db, ROOT, "next", &vec![3; 8 << 20]);
         db.sync().unwrap();
-        db.unlink(ROOT, &name("next")).unwrap();
+        db.nodes().unlink(ROOT, &name("next")).unwrap();
         db.sync().unwrap();
         assert_clean(&db);
-        assert_eq!(db.gauges().unwrap().reserved_bytes, 0, "round {round}");
+        assert_eq!(
+            db.maintenance().gauges().unwrap().reserved_bytes,
+            0,
+            "round {round}"
+        );
     }
     assert_eq!(content(&db, f), [1; 100_000]);
 }

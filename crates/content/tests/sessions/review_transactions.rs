@@ -2,7 +2,8 @@
 
 use crate::common::*;
 use larder::{
-    Database, ErrorKind, FeedEvent, NodeId, OpenOptions, Transaction, TransactionOutcome, XattrMode,
+    Database, DatabaseOptions, ErrorKind, FeedEvent, NodeId, Transaction, TransactionOutcome,
+    XattrMode,
 };
 use larder_object::EngineOptions;
 use std::path::Path;
@@ -14,9 +15,9 @@ fn open_short(dir: &Path) -> Database {
         has_background: false,
         ..EngineOptions::default()
     };
-    let options = OpenOptions {
+    let options = DatabaseOptions {
         engine,
-        ..OpenOptions::default()
+        ..DatabaseOptions::default()
     };
     Database::open(&dir.join("t.larder"), options).unwrap()
 }
@@ -43,35 +44,37 @@ fn a_transaction_that_has_lost_its_snapshot_is_over() {
     let dir = tempfile::tempdir().unwrap();
     create(dir.path(), None).close().unwrap();
     let db = open_short(dir.path());
-    db.put(b"/balance", b"10").unwrap();
+    db.files().write(b"/balance", b"10").unwrap();
     db.sync().unwrap();
-    let txn = db.begin().unwrap();
-    assert_eq!(txn.get(b"/balance").unwrap(), b"10");
+    let txn = db.transactions().begin().unwrap();
+    assert_eq!(txn.files().read(b"/balance").unwrap(), b"10");
     // Somebody makes the snapshot old, and a segment that cannot be opened when the transaction
     // looks.
     for part in 0..5 {
         let path = format!("/large{part}");
-        db.put(path.as_bytes(), &pattern(16 << 20, part)).unwrap();
+        db.files()
+            .write(path.as_bytes(), pattern(16 << 20, part))
+            .unwrap();
         db.sync().unwrap();
     }
     let segments = dir.path().join("t.larder/segments");
     let second = segments.join("00001.seg");
     std::fs::rename(&second, segments.join("away")).unwrap();
-    let failed = txn.put(b"/balance", b"11").unwrap_err();
+    let failed = txn.files().write(b"/balance", b"11").unwrap_err();
     assert_ne!(failed.kind(), ErrorKind::Conflict, "{failed}");
     std::fs::rename(segments.join("away"), &second).unwrap();
-    db.put(b"/balance", b"20").unwrap();
+    db.files().write(b"/balance", b"20").unwrap();
     db.sync().unwrap();
-    let over = txn.put(b"/balance", b"11").unwrap_err();
+    let over = txn.files().write(b"/balance", b"11").unwrap_err();
     assert_eq!(over.kind(), ErrorKind::InvalidInput, "PRIVATE-5: {over}");
     assert!(txn.commit().is_err(), "PRIVATE-5");
-    assert_eq!(db.get(b"/balance").unwrap(), b"20", "CONTENT-6");
+    assert_eq!(db.files().read(b"/balance").unwrap(), b"20", "CONTENT-6");
     // The engine that served it serves others.
-    let next = db.begin().unwrap();
-    assert_eq!(next.get(b"/balance").unwrap(), b"20");
-    next.put(b"/balance", b"21").unwrap();
+    let next = db.transactions().begin().unwrap();
+    assert_eq!(next.files().read(b"/balance").unwrap(), b"20");
+    next.files().write(b"/balance", b"21").unwrap();
     next.commit().unwrap();
-    assert_eq!(db.get(b"/balance").unwrap(), b"21");
+    assert_eq!(db.files().read(b"/balance").unwrap(), b"21");
 }
 
 /// PRIVATE-3: the number of a store that was taken back goes to another store.
@@ -79,18 +82,18 @@ fn a_transaction_that_has_lost_its_snapshot_is_over() {
 fn a_store_that_was_taken_back_is_forgotten() {
     let dir = tempfile::tempdir().unwrap();
     let db = create(dir.path(), None);
-    let txn = db.begin().unwrap();
-    txn.create_store("one", "files", None, None).unwrap();
-    txn.put(b"/one/a", b"never").unwrap();
+    let txn = db.transactions().begin().unwrap();
+    txn.stores().create("one", "files", None, None).unwrap();
+    txn.files().write(b"/one/a", b"never").unwrap();
     txn.abort();
-    let two = db.create_store("two", "files", None, None).unwrap();
-    let one = db.create_store("one", "files", None, None).unwrap();
+    let two = db.stores().create("two", "files", None, None).unwrap();
+    let one = db.stores().create("one", "files", None, None).unwrap();
     assert_ne!(one.store, two.store);
-    let txn = db.begin().unwrap();
-    txn.put(b"/two/b", b"of two").unwrap();
+    let txn = db.transactions().begin().unwrap();
+    txn.files().write(b"/two/b", b"of two").unwrap();
     txn.commit().unwrap();
-    assert_eq!(db.get(b"/two/b").unwrap(), b"of two", "PRIVATE-3");
-    let gone = db.get(b"/one/b").unwrap_err();
+    assert_eq!(db.files().read(b"/two/b").unwrap(), b"of two", "PRIVATE-3");
+    let gone = db.files().read(b"/one/b").unwrap_err();
     assert_eq!(gone.kind(), ErrorKind::NotFound, "PRIVATE-3");
     assert_clean(&db);
 }
@@ -101,7 +104,7 @@ fn a_store_that_was_taken_back_is_forgotten() {
 fn inode_numbers_that_were_taken_back_are_not_used() {
     let dir = tempfile::tempdir().unwrap();
     let db = create(dir.path(), None);
-    let long = db.begin_long("numbers").unwrap();
+    let long = db.transactions().begin_long("numbers").unwrap();
     // The next inode is the last one of the range.
     let end: u64 = plain(
         &long.directory(),
@@ -114,7 +117,7 @@ fn inode_numbers_that_were_taken_back_are_not_used() {
     .parse()
     .unwrap();
     let view = long.database().unwrap();
-    let txn = view.begin().unwrap();
+    let txn = view.transactions().begin().unwrap();
     for number in 0..3 {
         make(&txn, NodeId::ROOT, &format!("never{number}"));
     }
@@ -135,26 +138,34 @@ fn inode_numbers_that_were_taken_back_are_not_used() {
 fn followers_learn_of_a_long_transaction() {
     let dir = tempfile::tempdir().unwrap();
     let db = create(dir.path(), None);
-    let since = db.set_feed(true).unwrap();
-    let long = db.begin_long("told").unwrap();
-    long.database().unwrap().put(b"/inside", b"x").unwrap();
-    db.put(b"/beside", b"y").unwrap();
+    let since = db.feed().set(true).unwrap();
+    let long = db.transactions().begin_long("told").unwrap();
+    long.database()
+        .unwrap()
+        .files()
+        .write(b"/inside", b"x")
+        .unwrap();
+    db.files().write(b"/beside", b"y").unwrap();
     db.sync().unwrap();
     assert_eq!(long.commit().unwrap(), TransactionOutcome::Committed);
-    db.put(b"/behind", b"z").unwrap();
+    db.files().write(b"/behind", b"z").unwrap();
     db.sync().unwrap();
     let is_gap = |event: &FeedEvent| *event == FeedEvent::Begin;
-    let events = db.changes(since).map(|change| change.unwrap().event);
+    let events = db.feed().changes(since).map(|change| change.unwrap().event);
     let gaps: Vec<bool> = events.map(|event| is_gap(&event)).collect();
     assert_eq!(gaps, [false, true, false], "FEED-1");
-    assert_eq!(db.get(b"/inside").unwrap(), b"x");
+    assert_eq!(db.files().read(b"/inside").unwrap(), b"x");
     // Nothing is written while the feed is off.
-    db.set_feed(false).unwrap();
-    let newest = db.feed_bounds().unwrap().newest;
-    let long = db.begin_long("untold").unwrap();
-    long.database().unwrap().put(b"/later", b"x").unwrap();
+    db.feed().set(false).unwrap();
+    let newest = db.feed().bounds().unwrap().newest;
+    let long = db.transactions().begin_long("untold").unwrap();
+    long.database()
+        .unwrap()
+        .files()
+        .write(b"/later", b"x")
+        .unwrap();
     assert_eq!(long.commit().unwrap(), TransactionOutcome::Committed);
-    assert_eq!(db.feed_bounds().unwrap().newest, newest, "FEED-3");
+    assert_eq!(db.feed().bounds().unwrap().newest, newest, "FEED-3");
 }
 
 /// CATALOG-3: REPLACE deletes the rows that are in its way, and a row of a store is a file.
@@ -164,7 +175,7 @@ fn no_statement_replaces_the_row_of_a_file() {
     let db = create(dir.path(), None);
     let [a, b] = ["a", "b"].map(|text| put(&db, NodeId::ROOT, text, &pattern(9000, 1)).ino);
     db.sync().unwrap();
-    let mut session = db.sql(false).unwrap();
+    let mut session = db.sql().open(false).unwrap();
     let set_up = format!(
         "ALTER TABLE main ADD COLUMN tag; CREATE UNIQUE INDEX by_tag ON main (tag);
          UPDATE main SET tag = 'a' WHERE ino = {a}; CREATE TABLE note (n INTEGER PRIMARY KEY)"
@@ -176,7 +187,7 @@ fn no_statement_replaces_the_row_of_a_file() {
         assert!(told.contains("through the mount"), "CATALOG-3: {told}");
     };
     let in_transaction = |statement: &str| {
-        let txn = db.begin().unwrap();
+        let txn = db.transactions().begin().unwrap();
         // A step, after which the triggers are off.
         put(&txn, NodeId::ROOT, "never", b"x");
         txn.sql("SELECT count(*) FROM note", &[]).unwrap();
@@ -213,11 +224,11 @@ fn no_statement_replaces_the_row_of_a_file() {
     let any = "CREATE TRIGGER any_change AFTER UPDATE ON main
                BEGIN UPDATE main SET tag = NEW.ino WHERE ino = NEW.ino; END; DROP TRIGGER upper";
     sql::run(&mut session, any).unwrap();
-    let txn = db.begin().unwrap();
+    let txn = db.transactions().begin().unwrap();
     txn.sql("REPLACE INTO note VALUES (5)", &[]).unwrap();
-    txn.put(b"/a", b"changed").unwrap();
+    txn.files().write(b"/a", b"changed").unwrap();
     txn.commit().unwrap();
-    assert_eq!(db.get(b"/a").unwrap(), b"changed");
+    assert_eq!(db.files().read(b"/a").unwrap(), b"changed");
     assert_clean(&db);
 }
 
@@ -227,10 +238,13 @@ fn write_after<T>(
     read: impl FnOnce(&Transaction) -> larder::Result<T>,
     change: impl FnOnce(),
 ) -> Result<(), ErrorKind> {
-    let txn = db.begin().unwrap();
+    let txn = db.transactions().begin().unwrap();
     let _ = read(&txn);
     change();
-    let outcome = txn.put(b"/written", b"x").and_then(|_| txn.commit());
+    let outcome = txn
+        .files()
+        .write(b"/written", b"x")
+        .and_then(|_| txn.commit());
     outcome.map_err(|error| error.kind())
 }
 
@@ -242,51 +256,60 @@ fn what_was_read_of_a_directory_is_not_lost() {
     let db = create(dir.path(), None);
     let d = sql::directory(&db, NodeId::ROOT, "d");
     let e = sql::directory(&db, d, "e");
-    db.set_xattr(NodeId::ROOT, b"user.n", b"1", XattrMode::Set)
+    db.attributes()
+        .set(NodeId::ROOT, b"user.n", b"1", XattrMode::Set)
         .unwrap();
     db.sync().unwrap();
     let count = |n: &[u8]| {
-        db.set_xattr(NodeId::ROOT, b"user.n", n, XattrMode::Set)
+        db.attributes()
+            .set(NodeId::ROOT, b"user.n", n, XattrMode::Set)
             .unwrap();
         db.sync().unwrap();
     };
     let conflict = Err(ErrorKind::Conflict);
     let lost = write_after(
         &db,
-        |txn| txn.xattr(NodeId::ROOT, b"user.n"),
+        |txn| txn.attributes().get(NodeId::ROOT, b"user.n"),
         || count(b"2"),
     );
     assert_eq!(lost, conflict, "CONTENT-6: a value");
-    let lost = write_after(&db, |txn| txn.xattrs(NodeId::ROOT), || count(b"3"));
+    let lost = write_after(
+        &db,
+        |txn| txn.attributes().list(NodeId::ROOT),
+        || count(b"3"),
+    );
     assert_eq!(lost, conflict, "CONTENT-6: a list");
     let lost = write_after(
         &db,
-        |txn| txn.xattr(d, b"user.lock"),
+        |txn| txn.attributes().get(d, b"user.lock"),
         || {
-            db.set_xattr(d, b"user.lock", b"1", XattrMode::Set).unwrap();
+            db.attributes()
+                .set(d, b"user.lock", b"1", XattrMode::Set)
+                .unwrap();
             db.sync().unwrap();
         },
     );
     assert_eq!(lost, conflict, "CONTENT-6: an absence");
     let lost = write_after(
         &db,
-        |txn| txn.parent(e),
+        |txn| txn.nodes().parent(e),
         || {
             let away = name("away");
-            db.rename(
-                d,
-                &name("e"),
-                NodeId::ROOT,
-                &away,
-                larder::RenameMode::Replace,
-            )
-            .unwrap();
+            db.nodes()
+                .rename(
+                    d,
+                    &name("e"),
+                    NodeId::ROOT,
+                    &away,
+                    larder::RenameMode::Replace,
+                )
+                .unwrap();
             db.sync().unwrap();
         },
     );
     assert_eq!(lost, conflict, "CONTENT-6: a place");
     // Names on the way are compared as names.
-    let kept = write_after(&db, |txn| txn.resolve(b"/d", true), || count(b"4"));
+    let kept = write_after(&db, |txn| txn.nodes().resolve(b"/d", true), || count(b"4"));
     assert_eq!(kept, Ok(()), "PRIVATE-5");
 }
 
@@ -297,24 +320,26 @@ fn an_absent_name_in_a_directory_of_its_own_is_read() {
     let dir = tempfile::tempdir().unwrap();
     let db = create(dir.path(), None);
     let d = db
-        .transaction(|txn| Ok(sql::directory(txn, NodeId::ROOT, "d")))
+        .transactions()
+        .run(|txn| Ok(sql::directory(txn, NodeId::ROOT, "d")))
         .unwrap();
     let make_there = |text: &str| {
         make(&db, d, text);
         db.sync().unwrap();
     };
     let look = |txn: &Transaction| {
-        let missing = txn.resolve(b"/d/lock", true).unwrap_err();
+        let missing = txn.nodes().resolve(b"/d/lock", true).unwrap_err();
         assert_eq!(missing.kind(), ErrorKind::NotFound);
         Ok(())
     };
     let lost = write_after(&db, look, || make_there("lock"));
     assert_eq!(lost, Err(ErrorKind::Conflict), "PRIVATE-5");
     let d = db
-        .transaction(|txn| Ok(sql::directory(txn, NodeId::ROOT, "other")))
+        .transactions()
+        .run(|txn| Ok(sql::directory(txn, NodeId::ROOT, "other")))
         .unwrap();
     // Another name is another matter.
-    let look = |txn: &Transaction| txn.resolve(b"/other/lock", true);
+    let look = |txn: &Transaction| txn.nodes().resolve(b"/other/lock", true);
     let kept = write_after(&db, look, || {
         make(&db, d, "elsewhere");
         db.sync().unwrap();

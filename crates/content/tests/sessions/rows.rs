@@ -9,22 +9,32 @@ fn attributes_and_user_columns_show_as_xattrs_and_rows() {
     let dir = tempfile::tempdir().unwrap();
     let db = create(dir.path(), None);
     let node = put(&db, NodeId::ROOT, "photo.jpg", b"jpeg");
-    db.set_xattr(node, b"user.note", b"hello", XattrMode::Create)
+    db.attributes()
+        .set(node, b"user.note", b"hello", XattrMode::Create)
         .unwrap();
     assert_eq!(
-        kind(db.set_xattr(node, b"user.note", b"x", XattrMode::Create)),
+        kind(
+            db.attributes()
+                .set(node, b"user.note", b"x", XattrMode::Create)
+        ),
         ErrorKind::Exists
     );
     assert_eq!(
-        kind(db.set_xattr(node, b"user.none", b"x", XattrMode::Replace)),
+        kind(
+            db.attributes()
+                .set(node, b"user.none", b"x", XattrMode::Replace)
+        ),
         ErrorKind::NoAttribute
     );
     assert_eq!(
-        kind(db.set_xattr(node, b"user.column.place", b"x", XattrMode::Set)),
+        kind(
+            db.attributes()
+                .set(node, b"user.column.place", b"x", XattrMode::Set)
+        ),
         ErrorKind::NoAttribute
     );
     db.sync().unwrap();
-    let mut sql = db.sql(false).unwrap();
+    let mut sql = db.sql().open(false).unwrap();
     sql.execute(
         "ALTER TABLE main ADD COLUMN place TEXT; UPDATE main SET place = 'Split', mode = \
         384 WHERE kind = 'file'",
@@ -32,15 +42,19 @@ fn attributes_and_user_columns_show_as_xattrs_and_rows() {
     )
     .unwrap();
     let patience = Instant::now();
-    while db.attr(node).unwrap().mode != 0o600 {
+    while db.nodes().metadata(node).unwrap().mode != 0o600 {
         assert!(
             patience.elapsed() < Duration::from_secs(2),
             "a foreign chmod is seen"
         );
         std::thread::sleep(Duration::from_millis(5));
     }
-    assert_eq!(db.xattr(node, b"user.column.place").unwrap(), b"Split");
-    db.set_xattr(node, b"user.column.place", b"Zadar", XattrMode::Replace)
+    assert_eq!(
+        db.attributes().get(node, b"user.column.place").unwrap(),
+        b"Split"
+    );
+    db.attributes()
+        .set(node, b"user.column.place", b"Zadar", XattrMode::Replace)
         .unwrap();
     let mut places = Vec::new();
     sql.execute(
@@ -58,7 +72,7 @@ fn attributes_and_user_columns_show_as_xattrs_and_rows() {
             SqlValue::Text("Zadar".into())
         ]]
     );
-    let mut names = db.xattrs(node).unwrap();
+    let mut names = db.attributes().list(node).unwrap();
     names.sort();
     assert_eq!(
         names,
@@ -75,48 +89,54 @@ fn attributes_and_user_columns_show_as_xattrs_and_rows() {
 fn stores_are_dispatched_by_the_longest_mount() {
     let dir = tempfile::tempdir().unwrap();
     let db = create(dir.path(), None);
-    db.create_store("photos", "files", None, None).unwrap();
-    db.create_store("raw", "files", Some("/photos/raw"), None)
+    db.stores().create("photos", "files", None, None).unwrap();
+    db.stores()
+        .create("raw", "files", Some("/photos/raw"), None)
         .unwrap();
-    db.create_store("shown", "readonly", None, Some("photos"))
+    db.stores()
+        .create("shown", "readonly", None, Some("photos"))
         .unwrap();
     assert_eq!(
-        kind(db.create_store("x", "files", Some("/a/b"), None)),
+        kind(db.stores().create("x", "files", Some("/a/b"), None)),
         ErrorKind::InvalidInput
     );
     assert_eq!(
-        kind(db.create_store("x", "magic", None, None)),
+        kind(db.stores().create("x", "magic", None, None)),
         ErrorKind::InvalidInput
     );
-    let photos = db.resolve(b"/photos", true).unwrap().node;
+    let photos = db.nodes().resolve(b"/photos", true).unwrap().node;
     put(&db, photos, "a.jpg", b"a");
-    let raw = db.resolve(b"/photos/raw", true).unwrap().node;
+    let raw = db.nodes().resolve(b"/photos/raw", true).unwrap().node;
     assert_ne!(raw.store, photos.store);
     put(&db, raw, "a.raw", b"r");
-    assert_eq!(db.parent(raw).unwrap(), photos);
+    assert_eq!(db.nodes().parent(raw).unwrap(), photos);
     let listed: Vec<String> = db
+        .nodes()
         .read_dir(photos, None, 100)
         .unwrap()
         .into_iter()
         .map(|entry| entry.name.to_string())
         .collect();
     assert_eq!(listed, ["a.jpg", "raw"], "CONTENT-1");
-    let shown = db.resolve(b"/shown/a.jpg", true).unwrap();
+    let shown = db.nodes().resolve(b"/shown/a.jpg", true).unwrap();
     assert_eq!(content(&db, shown.node), b"a");
     assert_eq!(
-        kind(db.open_file(shown.node, true).map(drop)),
+        kind(db.nodes().open(shown.node, true).map(drop)),
         ErrorKind::ReadOnly
     );
     assert_eq!(
-        kind(db.set_attr(shown.node, &SetAttr::default())),
+        kind(db.nodes().set_attr(shown.node, &SetAttr::default())),
         ErrorKind::ReadOnly
     );
     assert_eq!(
-        kind(db.create_node(NodeId::ROOT, &name("photos"), NewNode::File, 0, OWNER)),
+        kind(
+            db.nodes()
+                .create_node(NodeId::ROOT, &name("photos"), NewNode::File, 0, OWNER)
+        ),
         ErrorKind::Exists
     );
     assert_eq!(
-        kind(db.rename(
+        kind(db.nodes().rename(
             photos,
             &name("a.jpg"),
             NodeId::ROOT,
@@ -127,9 +147,12 @@ fn stores_are_dispatched_by_the_longest_mount() {
         "CONTENT-2"
     );
     assert_clean(&db);
-    assert_eq!(kind(db.destroy_store("main")), ErrorKind::InvalidInput);
-    db.destroy_store("raw").unwrap();
-    assert_eq!(kind(db.resolve(b"/photos/raw", true)), ErrorKind::NotFound);
+    assert_eq!(kind(db.stores().destroy("main")), ErrorKind::InvalidInput);
+    db.stores().destroy("raw").unwrap();
+    assert_eq!(
+        kind(db.nodes().resolve(b"/photos/raw", true)),
+        ErrorKind::NotFound
+    );
     assert_clean(&db);
 }
 
@@ -149,7 +172,7 @@ fn two_sessions_see_each_other() {
         from.sync().unwrap();
         let patience = Instant::now();
         let seen = loop {
-            match to.resolve(format!("/r{round}").as_bytes(), true) {
+            match to.nodes().resolve(format!("/r{round}").as_bytes(), true) {
                 Ok(attr) => break attr,
                 Err(error) => assert!(patience.elapsed() < Duration::from_secs(30), "{error}"),
             }
@@ -157,7 +180,8 @@ fn two_sessions_see_each_other() {
         };
         assert!(content(to, seen.node) == data, "round {round}");
         if round % 3 == 2 {
-            to.unlink(NodeId::ROOT, &name(&format!("r{round}")))
+            to.nodes()
+                .unlink(NodeId::ROOT, &name(&format!("r{round}")))
                 .unwrap();
         }
     }
@@ -169,7 +193,8 @@ fn two_sessions_see_each_other() {
                 for index in 0..60 {
                     put(db, NodeId::ROOT, &format!("{who}{index}"), data);
                     if index % 4 == 0 {
-                        db.unlink(NodeId::ROOT, &name(&format!("{who}{index}")))
+                        db.nodes()
+                            .unlink(NodeId::ROOT, &name(&format!("{who}{index}")))
                             .unwrap();
                     }
                 }
@@ -177,9 +202,9 @@ fn two_sessions_see_each_other() {
             });
         }
     });
-    let held = one.resolve(b"/a1", true).unwrap().node;
-    let handle = one.open_file(held, false).unwrap();
-    two.unlink(NodeId::ROOT, &name("a1")).unwrap();
+    let held = one.nodes().resolve(b"/a1", true).unwrap().node;
+    let handle = one.nodes().open(held, false).unwrap();
+    two.nodes().unlink(NodeId::ROOT, &name("a1")).unwrap();
     for index in 0..40 {
         put(
             &two,
@@ -202,7 +227,7 @@ fn two_sessions_see_each_other() {
     one.close().unwrap();
     let db = open(dir.path());
     assert_clean(&db);
-    let space = db.space().unwrap();
+    let space = db.maintenance().space().unwrap();
     assert_eq!(space.retired_bytes, 0, "{space:?}");
 }
 
@@ -213,7 +238,7 @@ fn a_foreign_key_of_the_users_refuses_unlink_and_nothing_else() {
     let kept = put(&db, NodeId::ROOT, "kept", b"contract");
     put(&db, NodeId::ROOT, "free", b"draft");
     db.sync().unwrap();
-    let mut sql = db.sql(false).unwrap();
+    let mut sql = db.sql().open(false).unwrap();
     sql.execute(
         "CREATE TABLE deal (id INTEGER PRIMARY KEY, file INTEGER NOT NULL REFERENCES main \
         (ino) ON DELETE RESTRICT)",
@@ -227,26 +252,28 @@ fn a_foreign_key_of_the_users_refuses_unlink_and_nothing_else() {
     .unwrap();
     // The schema change is a foreign commit: noticed within a tick of 20 ms.
     std::thread::sleep(Duration::from_millis(200));
-    db.rename(
-        NodeId::ROOT,
-        &name("kept"),
-        NodeId::ROOT,
-        &name("kept2"),
-        RenameMode::Replace,
-    )
-    .unwrap();
-    let refused = db.unlink(NodeId::ROOT, &name("kept2")).unwrap_err();
+    db.nodes()
+        .rename(
+            NodeId::ROOT,
+            &name("kept"),
+            NodeId::ROOT,
+            &name("kept2"),
+            RenameMode::Replace,
+        )
+        .unwrap();
+    let refused = db.nodes().unlink(NodeId::ROOT, &name("kept2")).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::NotPermitted);
     assert!(refused.to_string().contains("FOREIGN KEY"), "{refused}");
     let replace = |from: &str| {
         let (from, to) = (name(from), name("kept2"));
-        db.rename(NodeId::ROOT, &from, NodeId::ROOT, &to, RenameMode::Replace)
+        db.nodes()
+            .rename(NodeId::ROOT, &from, NodeId::ROOT, &to, RenameMode::Replace)
     };
     // Where a save keeps nothing it is a removal too; else the row follows.
-    db.set_save_keeps("main", false).unwrap();
+    db.stores().set_save_keeps("main", false).unwrap();
     let refused = replace("free").unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::NotPermitted);
-    db.set_save_keeps("main", true).unwrap();
+    db.stores().set_save_keeps("main", true).unwrap();
     let new = put(&db, NodeId::ROOT, "new", b"contract");
     replace("new").unwrap();
     db.sync().unwrap();
@@ -262,16 +289,19 @@ fn a_foreign_key_of_the_users_refuses_unlink_and_nothing_else() {
         "SAVE-2"
     );
     assert_eq!(
-        db.unlink(NodeId::ROOT, &name("kept2")).unwrap_err().kind(),
+        db.nodes()
+            .unlink(NodeId::ROOT, &name("kept2"))
+            .unwrap_err()
+            .kind(),
         ErrorKind::NotPermitted
     );
     assert_eq!(
-        content(&db, db.resolve(b"/kept2", true).unwrap().node),
+        content(&db, db.nodes().resolve(b"/kept2", true).unwrap().node),
         b"contract"
     );
-    db.unlink(NodeId::ROOT, &name("free")).unwrap();
+    db.nodes().unlink(NodeId::ROOT, &name("free")).unwrap();
     sql.execute("DELETE FROM deal", &mut |_| Ok(())).unwrap();
-    db.unlink(NodeId::ROOT, &name("kept2")).unwrap();
+    db.nodes().unlink(NodeId::ROOT, &name("kept2")).unwrap();
     db.sync().unwrap();
     assert_clean(&db);
 }

@@ -16,7 +16,8 @@ fn wait_until(what: &str, mut is_true: impl FnMut() -> bool) {
 
 fn count(db: &Database, sql: &str) -> usize {
     let mut rows = 0;
-    db.sql(true)
+    db.sql()
+        .open(true)
         .unwrap()
         .execute(sql, &mut |_| {
             rows += 1;
@@ -34,8 +35,8 @@ fn what_a_young_session_has_open_stays_readable() {
     let node = put(&one, R, "f", &data);
     one.sync().unwrap();
     let two = open(dir.path());
-    let handle = two.open_file(node, false).unwrap();
-    one.unlink(R, &name("f")).unwrap();
+    let handle = two.nodes().open(node, false).unwrap();
+    one.nodes().unlink(R, &name("f")).unwrap();
     one.sync().unwrap();
     for round in 0..6 {
         put(&one, R, &format!("x{round}"), &pattern(50_000, round));
@@ -67,23 +68,24 @@ fn tiny_content_survives_a_foreign_commit_and_a_change_of_attributes() {
                 retention_ns: 0,
                 is_guaranteed: false,
             };
-            one.set_retention(none).unwrap();
+            one.history().set_retention(none).unwrap();
         }
         let node = put(&one, R, "tiny", b"tiny content");
         one.sync().unwrap();
         let two = open(&place);
-        let handle = one.open_file(node, false).unwrap();
+        let handle = one.nodes().open(node, false).unwrap();
         let mut bytes = [0; 12];
         assert_eq!(handle.read_at(0, &mut bytes).unwrap(), 12);
         // The other one changes the inode too: its extended attributes.
-        two.set_xattr(node, b"user.a", b"b", larder::XattrMode::Set)
+        two.attributes()
+            .set(node, b"user.a", b"b", larder::XattrMode::Set)
             .unwrap();
         two.sync().unwrap();
         let change = larder::SetAttr {
             mode: Some(0o600),
             ..larder::SetAttr::default()
         };
-        one.set_attr(node, &change).unwrap();
+        one.nodes().set_attr(node, &change).unwrap();
         one.sync().unwrap();
         assert_eq!(content(&two, node), b"tiny content", "NODE-1");
         assert_eq!(content(&one, node), b"tiny content", "NODE-1");
@@ -99,9 +101,9 @@ fn a_removed_file_is_not_opened_again() {
     let _two = open(dir.path());
     let node = put(&one, R, "f", &pattern(50_000, 3));
     one.sync().unwrap();
-    one.unlink(R, &name("f")).unwrap();
+    one.nodes().unlink(R, &name("f")).unwrap();
     assert_eq!(
-        kind(one.open_file(node, true).map(drop)),
+        kind(one.nodes().open(node, true).map(drop)),
         ErrorKind::NotFound
     );
 }
@@ -113,12 +115,12 @@ fn a_holder_that_leaves_frees_the_space_without_being_asked() {
     let _two = open(dir.path());
     let node = put(&one, R, "f", &pattern(500_000, 3));
     one.sync().unwrap();
-    let handle = one.open_file(node, false).unwrap();
-    one.unlink(R, &name("f")).unwrap();
+    let handle = one.nodes().open(node, false).unwrap();
+    one.nodes().unlink(R, &name("f")).unwrap();
     one.sync().unwrap();
     drop(handle);
     wait_until("the background commits and purges", || {
-        one.space().unwrap().live_bytes == 0
+        one.maintenance().space().unwrap().live_bytes == 0
     });
     assert_clean(&one);
 }
@@ -133,7 +135,7 @@ fn a_full_database_waits_for_the_pin_of_an_idle_session() {
     }
     one.sync().unwrap();
     for index in 0..3 {
-        one.unlink(R, &name(&format!("f{index}"))).unwrap();
+        one.nodes().unlink(R, &name(&format!("f{index}"))).unwrap();
         one.sync().unwrap();
         put(&one, R, &format!("again{index}"), &pattern(11 << 20, index));
     }
@@ -169,15 +171,22 @@ fn a_file_that_another_session_has_just_made_is_read_whole() {
     let two = crate::constraints::open_quiet(dir.path());
     let small = pattern(9_000, 2);
     let node = put(&one, R, "small", &small);
-    one.open_file(node, true).unwrap().sync().unwrap();
-    assert!(one.gauges().unwrap().redo_bytes > 0, "nothing was logged");
-    assert_eq!(two.gauges().unwrap().redo_bytes, 0, "it has looked");
-    assert!(two.get(b"/small").unwrap() == small);
+    one.nodes().open(node, true).unwrap().sync().unwrap();
+    assert!(
+        one.maintenance().gauges().unwrap().redo_bytes > 0,
+        "nothing was logged"
+    );
+    assert_eq!(
+        two.maintenance().gauges().unwrap().redo_bytes,
+        0,
+        "it has looked"
+    );
+    assert!(two.files().read(b"/small").unwrap() == small);
     let mut spliced = pattern(200_000, 3);
     let node = put(&one, R, "spliced", &spliced);
-    let handle = one.open_file(node, true).unwrap();
+    let handle = one.nodes().open(node, true).unwrap();
     handle.insert_range(70_000, b"inserted").unwrap();
     spliced.splice(70_000..70_000, *b"inserted");
     handle.sync().unwrap();
-    assert!(two.get(b"/spliced").unwrap() == spliced);
+    assert!(two.files().read(b"/spliced").unwrap() == spliced);
 }

@@ -12,17 +12,18 @@ fn functions_tell_of_files() {
     let db = create(dir.path(), None);
     let big = pattern(300_000, 7);
     let photos = directory(&db, R, "photos");
-    let ino = db.put(b"/photos/a.jpg", &big).unwrap().node.ino.0;
-    db.put(b"/note.txt", b"hello").unwrap();
-    db.create_node(
-        R,
-        &Name::new(b"link").unwrap(),
-        NewNode::Symlink(b"/note.txt"),
-        0o777,
-        Caller::current(),
-    )
-    .unwrap();
-    let mut sql = db.sql(true).unwrap();
+    let ino = db.files().write(b"/photos/a.jpg", &big).unwrap().node.ino.0;
+    db.files().write(b"/note.txt", b"hello").unwrap();
+    db.nodes()
+        .create_node(
+            R,
+            &Name::new(b"link").unwrap(),
+            NewNode::Symlink(b"/note.txt"),
+            0o777,
+            Caller::current(),
+        )
+        .unwrap();
+    let mut sql = db.sql().open(true).unwrap();
     // By inode and by path, whole and in part, of every length.
     assert_eq!(one(&mut sql, &format!("SELECT content({ino})")), blob(&big));
     assert_eq!(
@@ -71,7 +72,7 @@ fn functions_tell_of_files() {
     );
     let joined = "SELECT path(ino) FROM main WHERE kind = 'file' AND length(content(ino)) < 10";
     assert_eq!(one(&mut sql, joined), text("/note.txt"));
-    let before = db.attr(photos).unwrap().ctime_ns;
+    let before = db.nodes().metadata(photos).unwrap().ctime_ns;
     match one(&mut sql, "SELECT larder_time()") {
         SqlValue::Integer(now) => assert!(now >= before && now - before < 60_000_000_000),
         other => panic!("{other:?}"),
@@ -85,7 +86,7 @@ fn files_are_listed_by_patterns() {
     let a = directory(&db, R, "a");
     let x = directory(&db, a, "x");
     directory(&db, x, "x");
-    db.create_store("music", "files", None, None).unwrap();
+    db.stores().create("music", "files", None, None).unwrap();
     for path in [
         "/a/1.txt",
         "/a/2.jpg",
@@ -94,9 +95,9 @@ fn files_are_listed_by_patterns() {
         "/5.txt",
         "/music/6.txt",
     ] {
-        db.put(path.as_bytes(), path.as_bytes()).unwrap();
+        db.files().write(path.as_bytes(), path.as_bytes()).unwrap();
     }
-    let mut sql = db.sql(true).unwrap();
+    let mut sql = db.sql().open(true).unwrap();
     let mut list = |pattern: &str| {
         let query = format!("SELECT path FROM files('{pattern}') ORDER BY path");
         let found = run(&mut sql, &query).unwrap();
@@ -165,11 +166,12 @@ fn a_pattern_with_a_fixed_beginning_reads_no_other_directory() {
     directory(&db, R, "narrow");
     for number in 0..3000 {
         let name = Name::new(format!("{number}").as_bytes()).unwrap();
-        db.create_node(wide, &name, NewNode::File, 0o644, Caller::current())
+        db.nodes()
+            .create_node(wide, &name, NewNode::File, 0o644, Caller::current())
             .unwrap();
     }
-    db.put(b"/narrow/1", b"1").unwrap();
-    let mut sql = db.sql(true).unwrap();
+    db.files().write(b"/narrow/1", b"1").unwrap();
+    let mut sql = db.sql().open(true).unwrap();
     let mut time = |pattern: &str, count: i64| {
         let begun = std::time::Instant::now();
         for _ in 0..20 {
@@ -187,11 +189,11 @@ fn a_pattern_with_a_fixed_beginning_reads_no_other_directory() {
 fn a_statement_in_a_transaction_sees_what_the_transaction_did() {
     let dir = tempfile::tempdir().unwrap();
     let db = create(dir.path(), None);
-    db.put(b"/a", b"old").unwrap();
+    db.files().write(b"/a", b"old").unwrap();
     let other = open(dir.path());
-    let txn = db.begin().unwrap();
-    let node = txn.put(b"/a", b"new").unwrap().node;
-    let created = txn.put(b"/b", &pattern(20_000, 3)).unwrap().node;
+    let txn = db.transactions().begin().unwrap();
+    let node = txn.files().write(b"/a", b"new").unwrap().node;
+    let created = txn.files().write(b"/b", pattern(20_000, 3)).unwrap().node;
     assert_eq!(ask(&txn, "SELECT content('/a')"), blob(b"new"));
     assert_eq!(
         ask(&txn, &format!("SELECT path({})", created.ino.0)),
@@ -213,17 +215,17 @@ fn a_statement_in_a_transaction_sees_what_the_transaction_did() {
     );
     // Others see the moment before.
     assert_eq!(
-        one(&mut other.sql(true).unwrap(), "SELECT content('/a')"),
+        one(&mut other.sql().open(true).unwrap(), "SELECT content('/a')"),
         blob(b"old")
     );
     assert_eq!(
-        one(&mut other.sql(true).unwrap(), "SELECT content('/b')"),
+        one(&mut other.sql().open(true).unwrap(), "SELECT content('/b')"),
         SqlValue::Null
     );
     txn.commit().unwrap();
     assert_eq!(
         one(
-            &mut db.sql(true).unwrap(),
+            &mut db.sql().open(true).unwrap(),
             &format!("SELECT content({})", node.ino.0)
         ),
         blob(b"new")
@@ -234,14 +236,14 @@ fn a_statement_in_a_transaction_sees_what_the_transaction_did() {
 fn write_content_happens_with_its_statement_or_not_at_all() {
     let dir = tempfile::tempdir().unwrap();
     let db = create(dir.path(), None);
-    db.put(b"/a", b"a").unwrap();
-    db.put(b"/b", b"b").unwrap();
-    let node = db.resolve(b"/b", false).unwrap().node;
-    let mut sql = db.sql(false).unwrap();
+    db.files().write(b"/a", b"a").unwrap();
+    db.files().write(b"/b", b"b").unwrap();
+    let node = db.nodes().resolve(b"/b", false).unwrap().node;
+    let mut sql = db.sql().open(false).unwrap();
     // A statement does not see what it writes itself: it would never end.
     let copied = "SELECT write_content(path || '.copy', content(path) || x'21') FROM files('/*')";
     assert_eq!(run(&mut sql, copied).unwrap(), [integer(2), integer(2)]);
-    assert_eq!(db.get(b"/a.copy").unwrap(), b"a!");
+    assert_eq!(db.files().read(b"/a.copy").unwrap(), b"a!");
     assert_eq!(
         one(&mut sql, "SELECT count(*) FROM files('/*')"),
         integer(4)
@@ -257,18 +259,19 @@ fn write_content_happens_with_its_statement_or_not_at_all() {
         "INSERT INTO log VALUES (write_content('/b', 'long'))",
     )
     .unwrap();
-    assert_eq!(db.attr(node).unwrap().size_bytes, 4);
+    assert_eq!(db.nodes().metadata(node).unwrap().size_bytes, 4);
     assert_eq!(one(&mut sql, "SELECT bytes FROM log"), integer(4));
     // The row is refused: no file. The file is refused: no row.
     let refused = "INSERT INTO log VALUES (write_content('/c', 'short')), (write_content('/d', \
         'much too long'))";
     assert!(told(&mut sql, refused).contains("CHECK"));
     assert_eq!(
-        kind(db.resolve(b"/c", false)),
+        kind(db.nodes().resolve(b"/c", false)),
         ErrorKind::NotFound,
         "CONTENT-8"
     );
-    db.create_store("frozen", "readonly", None, Some("main"))
+    db.stores()
+        .create("frozen", "readonly", None, Some("main"))
         .unwrap();
     let count = |sql: &mut SqlSession| one(sql, "SELECT count(*) FROM log");
     assert_eq!(count(&mut sql), integer(1));
@@ -280,14 +283,14 @@ fn write_content_happens_with_its_statement_or_not_at_all() {
         assert!(run(&mut sql, &refused).is_err(), "{path}");
         assert_eq!(count(&mut sql), integer(1), "CONTENT-8: {path}");
         assert_eq!(
-            kind(db.resolve(b"/e", false)),
+            kind(db.nodes().resolve(b"/e", false)),
             ErrorKind::NotFound,
             "CONTENT-8: {path}"
         );
     }
     let refused = run(&mut sql, "SELECT write_content('/frozen/a', 'x')").unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::ReadOnly);
-    assert_eq!(db.get(b"/a").unwrap(), b"a");
+    assert_eq!(db.files().read(b"/a").unwrap(), b"a");
     assert_clean(&db);
 }
 
@@ -296,7 +299,7 @@ fn files_and_rows_change_together_between_begin_and_commit() {
     let dir = tempfile::tempdir().unwrap();
     let db = create(dir.path(), None);
     let other = open(dir.path());
-    let mut sql = db.sql(false).unwrap();
+    let mut sql = db.sql().open(false).unwrap();
     let script = "CREATE TABLE doc (path TEXT, size INTEGER);
         BEGIN;
         INSERT INTO doc VALUES ('/a', write_content('/a', 'first'));
@@ -317,14 +320,20 @@ fn files_and_rows_change_together_between_begin_and_commit() {
     ];
     assert_eq!(values, expected);
     assert!(sql.is_in_transaction());
-    assert_eq!(kind(other.resolve(b"/a", false)), ErrorKind::NotFound);
     assert_eq!(
-        one(&mut other.sql(true).unwrap(), "SELECT count(*) FROM doc"),
+        kind(other.nodes().resolve(b"/a", false)),
+        ErrorKind::NotFound
+    );
+    assert_eq!(
+        one(
+            &mut other.sql().open(true).unwrap(),
+            "SELECT count(*) FROM doc"
+        ),
         integer(0)
     );
     run(&mut sql, "RELEASE before; COMMIT").unwrap();
     assert!(!sql.is_in_transaction());
-    assert_eq!(db.get(b"/a").unwrap(), b"first");
+    assert_eq!(db.files().read(b"/a").unwrap(), b"first");
     assert_eq!(one(&mut sql, "SELECT size FROM doc"), integer(5));
     // ROLLBACK, and a session that goes.
     run(
@@ -333,14 +342,14 @@ fn files_and_rows_change_together_between_begin_and_commit() {
     )
     .unwrap();
     assert_eq!(one(&mut sql, "SELECT count(*) FROM doc"), integer(1));
-    let mut dropped = db.sql(false).unwrap();
+    let mut dropped = db.sql().open(false).unwrap();
     run(
         &mut dropped,
         "BEGIN; DELETE FROM doc; SELECT write_content('/a', 'gone')",
     )
     .unwrap();
     drop(dropped);
-    assert_eq!(db.get(b"/a").unwrap(), b"first");
+    assert_eq!(db.files().read(b"/a").unwrap(), b"first");
     assert_eq!(one(&mut sql, "SELECT count(*) FROM doc"), integer(1));
     // A savepoint alone is a transaction too.
     run(
@@ -348,7 +357,7 @@ fn files_and_rows_change_together_between_begin_and_commit() {
         "SAVEPOINT s; SELECT write_content('/c', 'c'); SAVEPOINT t; RELEASE s",
     )
     .unwrap();
-    assert_eq!(db.get(b"/c").unwrap(), b"c");
+    assert_eq!(db.files().read(b"/c").unwrap(), b"c");
     assert!(!sql.is_in_transaction());
     for (wrong, why) in [
         ("COMMIT", "no transaction is active"),
@@ -374,12 +383,12 @@ fn two_sessions_that_conflict_are_told() {
     let dir = tempfile::tempdir().unwrap();
     let db = create(dir.path(), None);
     let other = open(dir.path());
-    db.put(b"/a", b"1").unwrap();
+    db.files().write(b"/a", b"1").unwrap();
     db.sync().unwrap();
-    let mut sql = db.sql(false).unwrap();
+    let mut sql = db.sql().open(false).unwrap();
     run(&mut sql, "BEGIN; SELECT content('/a')").unwrap();
     run(
-        &mut other.sql(false).unwrap(),
+        &mut other.sql().open(false).unwrap(),
         "SELECT write_content('/a', '2')",
     )
     .unwrap();
@@ -387,7 +396,7 @@ fn two_sessions_that_conflict_are_told() {
     assert_eq!(refused.kind(), ErrorKind::Conflict, "CONTENT-6");
     assert!(!sql.is_in_transaction(), "it was rolled back");
     run(&mut sql, "SELECT write_content('/a', content('/a') || '3')").unwrap();
-    assert_eq!(other.get(b"/a").unwrap(), b"23");
+    assert_eq!(other.files().read(b"/a").unwrap(), b"23");
 }
 
 #[test]
@@ -395,8 +404,8 @@ fn mistakes_are_told() {
     let dir = tempfile::tempdir().unwrap();
     let db = create(dir.path(), None);
     let sub = directory(&db, R, "d");
-    db.put(b"/a", b"a").unwrap();
-    let mut sql = db.sql(false).unwrap();
+    db.files().write(b"/a", b"a").unwrap();
+    let mut sql = db.sql().open(false).unwrap();
     for (wrong, why) in [
         (
             "SELECT content('/d')",
@@ -467,6 +476,7 @@ fn mistakes_are_told() {
     assert!(line.contains("unsafe use of content()"), "{line}");
     // Nothing of this is too long for one value; more would be.
     let handle = db
+        .nodes()
         .create_file(sub, &name("huge"), 0o644, OWNER, true)
         .unwrap()
         .1;
@@ -481,7 +491,7 @@ fn mistakes_are_told() {
         one(&mut sql, "SELECT content('/d/huge', 1000000000, 5)"),
         blob(&[0])
     );
-    let transaction = db.begin().unwrap();
+    let transaction = db.transactions().begin().unwrap();
     let refused = transaction.sql("SELECT content('/d')", &[]).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::IsADirectory);
     assert_eq!(
@@ -492,11 +502,25 @@ fn mistakes_are_told() {
 }
 
 #[test]
+fn a_statement_alone_sees_what_was_done_before_in_this_process() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = create(dir.path(), None);
+    let mut sql = db.sql().open(true).unwrap();
+    let names = "SELECT count(*) FROM main_dirent";
+    for count in 1..=5 {
+        db.files().write(format!("/{count}"), b"new").unwrap();
+        assert_eq!(one(&mut sql, names), SqlValue::Integer(count));
+    }
+    db.files().remove_file("/1").unwrap();
+    assert_eq!(one(&mut sql, names), SqlValue::Integer(4));
+}
+
+#[test]
 fn a_read_only_session_writes_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let db = create(dir.path(), None);
-    db.put(b"/a", b"a").unwrap();
-    let mut sql = db.sql(true).unwrap();
+    db.files().write(b"/a", b"a").unwrap();
+    let mut sql = db.sql().open(true).unwrap();
     for wrong in [
         "SELECT write_content('/a', 'b')",
         "UPDATE main SET mode = 0",
@@ -515,5 +539,5 @@ fn a_read_only_session_writes_nothing() {
         run(&mut sql, "SELECT content('/a'); COMMIT").unwrap(),
         [blob(b"a")]
     );
-    assert_eq!(db.get(b"/a").unwrap(), b"a");
+    assert_eq!(db.files().read(b"/a").unwrap(), b"a");
 }

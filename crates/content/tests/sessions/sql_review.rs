@@ -5,7 +5,7 @@ use crate::common::{assert_clean, create, open, put, sql};
 use larder::{Database, ErrorKind, NodeId, SqlValue};
 
 fn integer(db: &Database, text: &str) -> i64 {
-    let mut session = db.sql(false).unwrap();
+    let mut session = db.sql().open(false).unwrap();
     match &sql::run(&mut session, text).unwrap()[..] {
         [SqlValue::Integer(value)] => *value,
         other => panic!("{other:?}"),
@@ -17,7 +17,7 @@ fn integer(db: &Database, text: &str) -> i64 {
 fn who_says_replace_and_means_the_function_starts_no_recursion() {
     let dir = tempfile::tempdir().unwrap();
     let db = create(dir.path(), None);
-    let mut session = db.sql(false).unwrap();
+    let mut session = db.sql().open(false).unwrap();
     sql::run(
         &mut session,
         "CREATE TABLE notes (id INTEGER PRIMARY KEY, text, changed INTEGER NOT NULL DEFAULT 0);
@@ -32,9 +32,10 @@ fn who_says_replace_and_means_the_function_starts_no_recursion() {
     sql::run(&mut session, "UPDATE notes SET text = 'OR REPLACE'").unwrap();
     assert_eq!(integer(&db, "SELECT changed FROM notes"), 2);
     // Triggers of ours, which call the function.
-    db.track_table("notes").unwrap();
+    db.sql().track_table("notes").unwrap();
     sql::run(&mut session, "UPDATE notes SET text = 'c'").unwrap();
-    db.transaction(|txn| txn.sql("UPDATE notes SET text = 'd'", &[]).map(drop))
+    db.transactions()
+        .run(|txn| txn.sql("UPDATE notes SET text = 'd'", &[]).map(drop))
         .unwrap();
     assert_eq!(integer(&db, "SELECT changed FROM notes"), 4);
     drop(session);
@@ -49,7 +50,7 @@ fn no_setting_hides_from_the_guards_what_replace_deletes() {
     let db = create(dir.path(), None);
     let [a, b] = ["a", "b"].map(|text| put(&db, NodeId::ROOT, text, b"content").ino);
     db.sync().unwrap();
-    let mut session = db.sql(false).unwrap();
+    let mut session = db.sql().open(false).unwrap();
     sql::run(
         &mut session,
         &format!(
@@ -81,7 +82,7 @@ fn no_setting_hides_from_the_guards_what_replace_deletes() {
 fn a_trigger_may_have_the_name_of_a_store() {
     let dir = tempfile::tempdir().unwrap();
     let db = create(dir.path(), None);
-    db.create_store("other", "files", None, None).unwrap();
+    db.stores().create("other", "files", None, None).unwrap();
     plain(
         dir.path(),
         "CREATE TABLE idle (x); CREATE TRIGGER other AFTER UPDATE ON main BEGIN \
@@ -90,13 +91,13 @@ fn a_trigger_may_have_the_name_of_a_store() {
     );
     let all = [db.clone()];
     settle(dir.path(), &all);
-    db.put(b"/other/n1", b"content").unwrap();
+    db.files().write(b"/other/n1", b"content").unwrap();
     db.sync().unwrap();
     let fresh = open(dir.path());
-    assert_eq!(fresh.get(b"/other/n1").unwrap(), b"content");
+    assert_eq!(fresh.files().read(b"/other/n1").unwrap(), b"content");
     fresh.close().unwrap();
     assert_clean(&db);
     // One that exists already keeps a store from its name.
-    let taken = db.create_store("idle", "files", None, None).unwrap_err();
+    let taken = db.stores().create("idle", "files", None, None).unwrap_err();
     assert_eq!(taken.kind(), ErrorKind::Exists);
 }

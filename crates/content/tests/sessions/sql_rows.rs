@@ -11,17 +11,17 @@ const R: NodeId = NodeId::ROOT;
 fn rows_go_with_their_file_or_keep_it() {
     let dir = tempfile::tempdir().unwrap();
     let db = create(dir.path(), None);
-    db.put(b"/kept", b"1").unwrap();
-    db.put(b"/free", b"2").unwrap();
+    db.files().write(b"/kept", b"1").unwrap();
+    db.files().write(b"/free", b"2").unwrap();
     db.sync().unwrap();
-    let mut sql = db.sql(false).unwrap();
+    let mut sql = db.sql().open(false).unwrap();
     let schema = "CREATE TABLE album_photo (photo INTEGER REFERENCES main(ino) ON DELETE RESTRICT);
         CREATE TABLE note (file INTEGER REFERENCES main ON DELETE CASCADE, text);
         INSERT INTO album_photo SELECT ino('/kept');
         INSERT INTO note SELECT ino, path FROM files('/*')";
     run(&mut sql, schema).unwrap();
-    let txn = db.begin().unwrap();
-    let refused = txn.unlink(R, &name("kept")).unwrap_err();
+    let txn = db.transactions().begin().unwrap();
+    let refused = txn.nodes().unlink(R, &name("kept")).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::NotPermitted);
     let line = refused.to_string();
     assert!(
@@ -29,7 +29,7 @@ fn rows_go_with_their_file_or_keep_it() {
             && line.contains("is referenced by photo of 1 rows"),
         "{line}"
     );
-    txn.unlink(R, &name("free")).unwrap();
+    txn.nodes().unlink(R, &name("free")).unwrap();
     txn.commit().unwrap();
     // The row goes with the inode, which goes when nobody can have it open any more.
     let begun = std::time::Instant::now();
@@ -40,7 +40,7 @@ fn rows_go_with_their_file_or_keep_it() {
         );
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
-    assert_eq!(db.get(b"/kept").unwrap(), b"1");
+    assert_eq!(db.files().read(b"/kept").unwrap(), b"1");
     assert_clean(&db);
 }
 
@@ -51,12 +51,12 @@ fn files_go_with_the_row_that_they_depend_on() {
     let sub = directory(&db, R, "d");
     let data = pattern(100_000, 5);
     for path in ["/a", "/b", "/d/c", "/kept"] {
-        db.put(path.as_bytes(), &data).unwrap();
+        db.files().write(path.as_bytes(), &data).unwrap();
     }
-    let a = db.resolve(b"/a", false).unwrap().node;
-    db.link(a, sub, &name("also-a")).unwrap();
+    let a = db.nodes().resolve(b"/a", false).unwrap().node;
+    db.nodes().link(a, sub, &name("also-a")).unwrap();
     db.sync().unwrap();
-    let mut sql = db.sql(false).unwrap();
+    let mut sql = db.sql().open(false).unwrap();
     let schema = "CREATE TABLE album (id INTEGER PRIMARY KEY);
         ALTER TABLE main ADD COLUMN album INTEGER REFERENCES album(id) ON DELETE CASCADE;
         CREATE TABLE print (photo INTEGER REFERENCES main(ino) ON DELETE RESTRICT);
@@ -66,7 +66,7 @@ fn files_go_with_the_row_that_they_depend_on() {
         UPDATE main SET album = 2 WHERE ino = ino('/b');
         INSERT INTO print SELECT ino('/b'); INSERT INTO note SELECT ino('/a')";
     run(&mut sql, schema).unwrap();
-    let gone = |path: &str| match db.resolve(path.as_bytes(), false) {
+    let gone = |path: &str| match db.nodes().resolve(path.as_bytes(), false) {
         Ok(_) => false,
         Err(error) => error.kind() == ErrorKind::NotFound,
     };
@@ -82,18 +82,18 @@ fn files_go_with_the_row_that_they_depend_on() {
         integer(4)
     );
     for path in ["/a", "/b", "/d/c"] {
-        assert_eq!(db.get(path.as_bytes()).unwrap(), data, "CONTENT-8");
+        assert_eq!(db.files().read(path.as_bytes()).unwrap(), data, "CONTENT-8");
     }
     // In a transaction, taken back.
     for _ in 0..2 {
-        let txn = db.begin().unwrap();
+        let txn = db.transactions().begin().unwrap();
         let delete = "DELETE FROM album WHERE id = ?1";
         let deleted = txn.sql(delete, &[integer(1)]).unwrap();
         assert_eq!(deleted.changed_count, 1);
-        assert_eq!(kind(txn.resolve(b"/a", false)), ErrorKind::NotFound);
+        assert_eq!(kind(txn.nodes().resolve(b"/a", false)), ErrorKind::NotFound);
         assert_eq!(ask(&txn, "SELECT count(*) FROM files('/**')"), integer(2));
         txn.abort();
-        assert_eq!(db.get(b"/d/also-a").unwrap(), data);
+        assert_eq!(db.files().read(b"/d/also-a").unwrap(), data);
     }
     // Files in directories that go too, with all their names.
     let changed = sql
@@ -138,7 +138,7 @@ fn files_go_with_the_row_that_they_depend_on() {
             "{refused}"
         );
     }
-    assert_eq!(db.get(b"/b").unwrap(), data);
+    assert_eq!(db.files().read(b"/b").unwrap(), data);
     assert_clean(&db);
 }
 
@@ -146,15 +146,16 @@ fn files_go_with_the_row_that_they_depend_on() {
 fn user_columns_are_typed_attributes() {
     let dir = tempfile::tempdir().unwrap();
     let db = create(dir.path(), None);
-    let node = db.put(b"/a", b"a").unwrap().node;
+    let node = db.files().write(b"/a", b"a").unwrap().node;
     db.sync().unwrap();
-    let mut sql = db.sql(false).unwrap();
+    let mut sql = db.sql().open(false).unwrap();
     let schema = "ALTER TABLE main ADD COLUMN rating INTEGER CHECK (rating BETWEEN 1 AND 5);
         ALTER TABLE main ADD COLUMN weight REAL; ALTER TABLE main ADD COLUMN title TEXT";
     run(&mut sql, schema).unwrap();
     let set = |name: &str, value: &[u8]| {
         let name = format!("user.column.{name}");
-        db.set_xattr(node, name.as_bytes(), value, larder::XattrMode::Set)
+        db.attributes()
+            .set(node, name.as_bytes(), value, larder::XattrMode::Set)
     };
     set("rating", b"4").unwrap();
     set("weight", b"2").unwrap();
@@ -170,34 +171,44 @@ fn user_columns_are_typed_attributes() {
         refused.to_string().contains("rating BETWEEN 1 AND 5"),
         "{refused}"
     );
-    assert_eq!(db.xattr(node, b"user.column.rating").unwrap(), b"4");
-    assert_eq!(db.xattrs(node).unwrap().len(), 3);
+    assert_eq!(
+        db.attributes().get(node, b"user.column.rating").unwrap(),
+        b"4"
+    );
+    assert_eq!(db.attributes().list(node).unwrap().len(), 3);
     run(
         &mut sql,
         "UPDATE main SET rating = NULL, weight = 1.5 WHERE rating = 4",
     )
     .unwrap();
     assert_eq!(
-        kind(db.xattr(node, b"user.column.rating")),
+        kind(db.attributes().get(node, b"user.column.rating")),
         ErrorKind::NoAttribute
     );
-    assert_eq!(db.xattr(node, b"user.column.weight").unwrap(), b"1.5");
-    assert_eq!(db.xattrs(node).unwrap().len(), 2);
+    assert_eq!(
+        db.attributes().get(node, b"user.column.weight").unwrap(),
+        b"1.5"
+    );
+    assert_eq!(db.attributes().list(node).unwrap().len(), 2);
     // The same in a transaction, taken back.
-    let txn = db.begin().unwrap();
-    txn.set_xattr(
-        node,
-        b"user.column.title",
-        b"new",
-        larder::XattrMode::Replace,
-    )
-    .unwrap();
+    let txn = db.transactions().begin().unwrap();
+    txn.attributes()
+        .set(
+            node,
+            b"user.column.title",
+            b"new",
+            larder::XattrMode::Replace,
+        )
+        .unwrap();
     assert_eq!(
         ask(&txn, "SELECT title FROM main WHERE weight = 1.5"),
         text("new")
     );
     txn.abort();
-    assert_eq!(db.xattr(node, b"user.column.title").unwrap(), b"4");
+    assert_eq!(
+        db.attributes().get(node, b"user.column.title").unwrap(),
+        b"4"
+    );
 }
 
 #[test]
@@ -206,7 +217,7 @@ fn the_example_of_full_text_search_works() {
     let dir = tempfile::tempdir().unwrap();
     let db = create(dir.path(), None);
     directory(&db, R, "notes");
-    let mut sql = db.sql(false).unwrap();
+    let mut sql = db.sql().open(false).unwrap();
     let found = run(&mut sql, example).unwrap();
     let expected = [
         text("/notes/larder.txt"),
@@ -219,18 +230,21 @@ fn the_example_of_full_text_search_works() {
     let find = "SELECT path(rowid) FROM note_text WHERE note_text MATCH 'storm'";
     let index = "INSERT INTO note_text (rowid, body) SELECT ino, CAST(content(ino) AS TEXT) FROM \
         files('/notes/storm.txt')";
-    let txn = db.begin().unwrap();
-    txn.put(b"/notes/storm.txt", b"a storm at sea").unwrap();
+    let txn = db.transactions().begin().unwrap();
+    txn.files()
+        .write(b"/notes/storm.txt", b"a storm at sea")
+        .unwrap();
     txn.sql(index, &[]).unwrap();
     assert_eq!(ask(&txn, find), text("/notes/storm.txt"));
     assert_eq!(run(&mut sql, find).unwrap(), []);
     txn.abort();
     assert_eq!(run(&mut sql, find).unwrap(), []);
-    db.transaction(|txn| {
-        txn.put(b"/notes/storm.txt", b"a storm at sea")?;
-        txn.sql(index, &[]).map(drop)
-    })
-    .unwrap();
+    db.transactions()
+        .run(|txn| {
+            txn.files().write(b"/notes/storm.txt", b"a storm at sea")?;
+            txn.sql(index, &[]).map(drop)
+        })
+        .unwrap();
     assert_eq!(run(&mut sql, find).unwrap(), [text("/notes/storm.txt")]);
     assert_clean(&db);
 }
@@ -239,29 +253,29 @@ fn the_example_of_full_text_search_works() {
 fn files_are_written_by_sql_in_a_long_transaction_too() {
     let dir = tempfile::tempdir().unwrap();
     let db = create(dir.path(), None);
-    db.put(b"/a", b"old").unwrap();
+    db.files().write(b"/a", b"old").unwrap();
     run(
-        &mut db.sql(false).unwrap(),
+        &mut db.sql().open(false).unwrap(),
         "CREATE TABLE t (x INTEGER PRIMARY KEY)",
     )
     .unwrap();
-    let long = db.begin_long("test").unwrap();
-    let mut sql = long.database().unwrap().sql(false).unwrap();
+    let long = db.transactions().begin_long("test").unwrap();
+    let mut sql = long.database().unwrap().sql().open(false).unwrap();
     let script = "INSERT INTO t VALUES (write_content('/b', content('/a') || '!'));
         BEGIN; SELECT write_content('/a', 'new'); COMMIT; SELECT CAST(content('/b') AS TEXT)";
     assert_eq!(run(&mut sql, script).unwrap(), [integer(3), text("old!")]);
     drop(sql);
-    assert_eq!(kind(db.resolve(b"/b", false)), ErrorKind::NotFound);
+    assert_eq!(kind(db.nodes().resolve(b"/b", false)), ErrorKind::NotFound);
     assert_eq!(
         long.commit().unwrap(),
         larder::TransactionOutcome::Committed
     );
     // Another session's commit, seen within its look of 20 ms.
     let begun = std::time::Instant::now();
-    while db.get(b"/b").ok().as_deref() != Some(b"old!") {
+    while db.files().read(b"/b").ok().as_deref() != Some(b"old!") {
         assert!(begun.elapsed() < std::time::Duration::from_secs(30));
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
-    assert_eq!(db.get(b"/a").unwrap(), b"new");
+    assert_eq!(db.files().read(b"/a").unwrap(), b"new");
     assert_clean(&db);
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 fn live_bytes(db: &Database) -> u64 {
     db.sync().unwrap();
-    let space = db.space().unwrap();
+    let space = db.maintenance().space().unwrap();
     space.live_bytes
 }
 
@@ -42,11 +42,12 @@ impl Read for Stream {
 fn time_others(db: &Database) -> String {
     let one = |number: u64| {
         let started = Instant::now();
-        db.transaction(|txn| {
-            txn.put(b"/other", &number.to_le_bytes())?;
-            txn.sql("INSERT INTO note VALUES (2)", &[]).map(drop)
-        })
-        .unwrap();
+        db.transactions()
+            .run(|txn| {
+                txn.files().write(b"/other", number.to_le_bytes())?;
+                txn.sql("INSERT INTO note VALUES (2)", &[]).map(drop)
+            })
+            .unwrap();
         started.elapsed()
     };
     let mut times: Vec<Duration> = (0..40).map(one).collect();
@@ -64,7 +65,7 @@ fn a_stream_keeps_nobody_waiting() {
     const BYTES: u64 = 256 << 20;
     let dir = tempfile::tempdir().unwrap();
     let db = create(dir.path(), None);
-    let mut sql = db.sql(false).unwrap();
+    let mut sql = db.sql().open(false).unwrap();
     sql.execute("CREATE TABLE note (n INTEGER)", &mut |_| Ok(()))
         .unwrap();
     let (reached, is_reached) = channel();
@@ -78,23 +79,31 @@ fn a_stream_keeps_nobody_waiting() {
                 reached,
                 go_on: may_go_on,
             };
-            let txn = db.begin().unwrap();
+            let txn = db.transactions().begin().unwrap();
             let attr = txn.write_file(b"/large", &mut stream).unwrap();
             assert_eq!(attr.size_bytes, BYTES);
             txn.sql("INSERT INTO note VALUES (1)", &[]).unwrap();
-            assert_eq!(kind(db.get(b"/large")), ErrorKind::NotFound, "CONTENT-6");
+            assert_eq!(
+                kind(db.files().read(b"/large")),
+                ErrorKind::NotFound,
+                "CONTENT-6"
+            );
             txn.commit().unwrap();
         });
         is_reached.recv_timeout(Duration::from_secs(60)).unwrap();
         println!("beside a stream: {}", time_others(&db));
-        assert_eq!(kind(db.get(b"/large")), ErrorKind::NotFound, "CONTENT-6");
+        assert_eq!(
+            kind(db.files().read(b"/large")),
+            ErrorKind::NotFound,
+            "CONTENT-6"
+        );
         go_on.send(()).unwrap();
         streaming.join().unwrap();
     });
-    let node = db.resolve(b"/large", false).unwrap();
+    let node = db.nodes().resolve(b"/large", false).unwrap();
     assert_eq!((node.size_bytes, node.nlink), (BYTES, 1));
     let mut end = [0; 4096];
-    let handle = db.open_file(node.node, false).unwrap();
+    let handle = db.nodes().open(node.node, false).unwrap();
     assert_eq!(handle.read_at(BYTES - 4096, &mut end).unwrap(), 4096);
     assert_eq!(end, [7; 4096]);
     drop(handle);
@@ -105,30 +114,34 @@ fn a_stream_keeps_nobody_waiting() {
 fn what_is_not_committed_leaves_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let db = create(dir.path(), None);
-    db.put(b"/file", &pattern(100_000, 1)).unwrap();
+    db.files().write(b"/file", pattern(100_000, 1)).unwrap();
     let before = live_bytes(&db);
     let large = pattern(3 << 20, 2);
     for round in 0..4 {
-        let txn = db.begin().unwrap();
+        let txn = db.transactions().begin().unwrap();
         if round == 1 {
             // It has the writer lock: content is written in the transaction.
-            txn.put(b"/first", b"x").unwrap();
+            txn.files().write(b"/first", b"x").unwrap();
         }
         txn.write_file(b"/file", &mut &large[..]).unwrap();
-        assert_eq!(txn.get(b"/file").unwrap(), large);
-        assert_eq!(db.get(b"/file").unwrap(), pattern(100_000, 1), "CONTENT-6");
+        assert_eq!(txn.files().read(b"/file").unwrap(), large);
+        assert_eq!(
+            db.files().read(b"/file").unwrap(),
+            pattern(100_000, 1),
+            "CONTENT-6"
+        );
         match round {
             0 | 1 => txn.abort(),
             2 => drop(txn),
             _ => {
                 // It loses its name in the transaction that gave it.
-                let (parent, name) = txn.resolve_parent(b"/file").unwrap();
-                txn.unlink(parent, &name).unwrap();
+                let (parent, name) = txn.nodes().resolve_parent(b"/file").unwrap();
+                txn.nodes().unlink(parent, &name).unwrap();
                 assert_only_root(&txn);
                 txn.commit().unwrap();
                 drop(txn);
-                assert_eq!(kind(db.get(b"/file")), ErrorKind::NotFound);
-                db.put(b"/file", &pattern(100_000, 1)).unwrap();
+                assert_eq!(kind(db.files().read(b"/file")), ErrorKind::NotFound);
+                db.files().write(b"/file", pattern(100_000, 1)).unwrap();
             }
         }
         let until = Instant::now() + Duration::from_secs(20);
@@ -136,7 +149,7 @@ fn what_is_not_committed_leaves_nothing() {
             std::thread::sleep(Duration::from_millis(20));
         }
         assert_eq!(live_bytes(&db), before, "round {round}: PRIVATE-3");
-        assert_eq!(db.get(b"/file").unwrap(), pattern(100_000, 1));
+        assert_eq!(db.files().read(b"/file").unwrap(), pattern(100_000, 1));
         assert_clean(&db);
     }
 }
@@ -155,8 +168,12 @@ fn a_file_replaces_what_had_its_name() {
     let db = create(dir.path(), None);
     for (round, len) in [100usize, 65_536, 65_537, 2 << 20].into_iter().enumerate() {
         let bytes = pattern(len, round as u64);
-        let before = db.resolve(b"/file", false).ok().map(|attr| attr.node);
-        let txn = db.begin().unwrap();
+        let before = db
+            .nodes()
+            .resolve(b"/file", false)
+            .ok()
+            .map(|attr| attr.node);
+        let txn = db.transactions().begin().unwrap();
         let attr = txn.write_file(b"/file", &mut &bytes[..]).unwrap();
         assert_ne!(Some(attr.node), before);
         assert_eq!((attr.size_bytes, attr.nlink), (len as u64, 1));
@@ -166,12 +183,12 @@ fn a_file_replaces_what_had_its_name() {
             [SqlValue::Integer(len as i64)]
         );
         txn.commit().unwrap();
-        assert_eq!(db.get(b"/file").unwrap(), bytes);
+        assert_eq!(db.files().read(b"/file").unwrap(), bytes);
         assert_clean(&db);
     }
     // A refused name leaves the transaction as it was.
     let bytes = pattern(100_000, 9);
-    let txn = db.begin().unwrap();
+    let txn = db.transactions().begin().unwrap();
     let refused = txn.write_file(b"/", &mut &bytes[..]).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Busy);
     let refused = txn.write_file(b"/none/x", &mut &bytes[..]).unwrap_err();
@@ -179,10 +196,10 @@ fn a_file_replaces_what_had_its_name() {
     let mut broken = (&bytes[..]).chain(Broken);
     let refused = txn.write_file(b"/broken", &mut broken).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Io);
-    txn.put(b"/still", b"x").unwrap();
+    txn.files().write(b"/still", b"x").unwrap();
     txn.commit().unwrap();
-    assert_eq!(kind(db.get(b"/broken")), ErrorKind::NotFound);
-    assert_eq!(db.get(b"/still").unwrap(), b"x");
+    assert_eq!(kind(db.files().read(b"/broken")), ErrorKind::NotFound);
+    assert_eq!(db.files().read(b"/still").unwrap(), b"x");
     assert_clean(&db);
 }
 
@@ -217,9 +234,9 @@ impl<F: FnMut() -> std::io::Result<()>> Read for Calls<F> {
 fn what_fails_gives_its_space_back_at_once() {
     let dir = tempfile::tempdir().unwrap();
     let db = create(dir.path(), None);
-    db.put(b"/file", &pattern(100_000, 1)).unwrap();
+    db.files().write(b"/file", pattern(100_000, 1)).unwrap();
     let before = live_bytes(&db);
-    let txn = db.begin().unwrap();
+    let txn = db.transactions().begin().unwrap();
     let mut most = 0;
     let mut stream = Calls {
         left: 8 << 20,
@@ -236,7 +253,7 @@ fn what_fails_gives_its_space_back_at_once() {
         std::thread::sleep(Duration::from_millis(20));
     }
     assert_eq!(live_bytes(&db), before);
-    txn.put(b"/goes-on", b"x").unwrap();
+    txn.files().write(b"/goes-on", b"x").unwrap();
     txn.commit().unwrap();
     assert_clean(&db);
 }
@@ -246,29 +263,33 @@ fn what_fails_gives_its_space_back_at_once() {
 fn nothing_is_changed_while_content_is_written_beside() {
     let dir = tempfile::tempdir().unwrap();
     let db = create(dir.path(), None);
-    let txn = db.begin().unwrap();
+    let txn = db.transactions().begin().unwrap();
     let mut told = Vec::new();
     let mut stream = Calls {
         left: 8 << 20,
         call: || {
-            told.push(kind(txn.put(b"/inside", b"x")));
+            told.push(kind(txn.files().write(b"/inside", b"x")));
             // It may read.
-            told.push(kind(txn.get(b"/inside")));
+            told.push(kind(txn.files().read(b"/inside")));
             Ok(())
         },
     };
     txn.write_file(b"/large", &mut stream).unwrap();
     assert_eq!(told[..2], [ErrorKind::Busy, ErrorKind::NotFound]);
-    txn.put(b"/inside", b"x").unwrap();
+    txn.files().write(b"/inside", b"x").unwrap();
     txn.commit().unwrap();
-    assert_eq!(db.resolve(b"/large", false).unwrap().size_bytes, 8 << 20);
+    assert_eq!(
+        db.nodes().resolve(b"/large", false).unwrap().size_bytes,
+        8 << 20
+    );
     // One that was aborted meanwhile leaves the engine to others.
-    let txn = db.begin().unwrap();
+    let txn = db.transactions().begin().unwrap();
     let mut stream = Calls {
         left: 1 << 20,
         call: || {
             txn.abort();
-            db.transaction(|other| other.put(b"/other", b"x").map(drop))
+            db.transactions()
+                .run(|other| other.files().write(b"/other", b"x").map(drop))
                 .unwrap();
             Ok(())
         },
@@ -276,7 +297,7 @@ fn nothing_is_changed_while_content_is_written_beside() {
     let refused = txn.write_file(b"/never", &mut stream).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::InvalidInput, "CONTENT-7");
     drop(txn);
-    assert_eq!(db.get(b"/other").unwrap(), b"x");
+    assert_eq!(db.files().read(b"/other").unwrap(), b"x");
     assert_clean(&db);
 }
 
@@ -288,7 +309,7 @@ fn a_process_of_its_own() {
         return;
     };
     let db = open(Path::new(&dir));
-    let txn = db.begin().unwrap();
+    let txn = db.transactions().begin().unwrap();
     txn.write_file(b"/large", &mut std::io::repeat(7).take(20 << 20))
         .unwrap();
     println!("staged");
@@ -316,10 +337,14 @@ fn a_kill_leaves_no_space_lost() {
     child.wait().unwrap();
     assert!(is_staged);
     let db = open(dir.path());
-    assert_eq!(kind(db.get(b"/large")), ErrorKind::NotFound, "CONTENT-6");
+    assert_eq!(
+        kind(db.files().read(b"/large")),
+        ErrorKind::NotFound,
+        "CONTENT-6"
+    );
     let until = Instant::now() + Duration::from_secs(20);
     while live_bytes(&db) != before && Instant::now() < until {
-        db.put(b"/small", b"x").unwrap();
+        db.files().write(b"/small", b"x").unwrap();
         std::thread::sleep(Duration::from_millis(20));
     }
     assert_eq!(live_bytes(&db), before);

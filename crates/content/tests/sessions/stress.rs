@@ -3,7 +3,8 @@
 
 use crate::common::*;
 use larder::{
-    AllocateMode, Database, DefragOptions, ErrorKind, FileHandle, NodeId, OpenOptions, RenameMode,
+    AllocateMode, Database, DatabaseOptions, DefragOptions, ErrorKind, FileHandle, NodeId,
+    RenameMode,
 };
 use larder_object::EngineOptions;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -66,12 +67,13 @@ fn verify(db: &Database, slot: &Slot, what: &str) {
         Some(handle) => &**handle,
         None => {
             own = db
-                .open_file(node, false)
+                .nodes()
+                .open(node, false)
                 .unwrap_or_else(|e| panic!("{what} {}: {e}", slot.name));
             &*own
         }
     };
-    let size = handle.attr().unwrap().size_bytes;
+    let size = handle.metadata().unwrap().size_bytes;
     assert_eq!(size, slot.model.len() as u64, "{what} {} size", slot.name);
     let mut found = vec![0; slot.model.len()];
     let read = handle
@@ -101,8 +103,8 @@ fn verify(db: &Database, slot: &Slot, what: &str) {
 /// After NoSpace what is there is what counts.
 fn adopt(db: &Database, slot: &mut Slot) {
     let node = slot.node.unwrap();
-    let own = db.open_file(node, false).unwrap();
-    let size = own.attr().unwrap().size_bytes as usize;
+    let own = db.nodes().open(node, false).unwrap();
+    let size = own.metadata().unwrap().size_bytes as usize;
     let mut found = vec![0; size];
     own.read_at(0, &mut found).unwrap();
     slot.model = found;
@@ -126,7 +128,7 @@ fn worker(db: &Database, id: usize, seed: u64, done: &AtomicBool) {
         let slot = &mut slots[which];
         if slot.node.is_none() {
             if let Some(attr) = ok(
-                db.create_node(
+                db.nodes().create_node(
                     NodeId::ROOT,
                     &name(&slot.name),
                     larder::NewNode::File,
@@ -146,7 +148,7 @@ fn worker(db: &Database, id: usize, seed: u64, done: &AtomicBool) {
         let what = format!("op {op} len {len}");
         let needs = op < 70;
         if needs && slot.handle.is_none() {
-            slot.handle = Some(db.open_file(node, true).unwrap());
+            slot.handle = Some(db.nodes().open(node, true).unwrap());
         }
         let size = match rng.below(4) {
             0 => 1 + rng.below(5000),
@@ -264,7 +266,13 @@ fn worker(db: &Database, id: usize, seed: u64, done: &AtomicBool) {
             66..=77 => {
                 // put, with a handle open or not
                 let bytes = rng.bytes(size.min(per));
-                if ok(db.put(format!("/{}", slot.name).as_bytes(), &bytes), "put").is_some() {
+                if ok(
+                    db.files()
+                        .write(format!("/{}", slot.name).as_bytes(), &bytes),
+                    "put",
+                )
+                .is_some()
+                {
                     slot.model = bytes;
                 }
             }
@@ -273,7 +281,7 @@ fn worker(db: &Database, id: usize, seed: u64, done: &AtomicBool) {
                 let tmp = format!("t{id}");
                 let bytes = rng.bytes(size.min(per));
                 let Some(attr) = ok(
-                    db.create_node(
+                    db.nodes().create_node(
                         NodeId::ROOT,
                         &name(&tmp),
                         larder::NewNode::File,
@@ -284,7 +292,7 @@ fn worker(db: &Database, id: usize, seed: u64, done: &AtomicBool) {
                 ) else {
                     continue;
                 };
-                let handle = db.open_file(attr.node, true).unwrap();
+                let handle = db.nodes().open(attr.node, true).unwrap();
                 let mut good = true;
                 for (i, piece) in bytes.chunks(64 << 10).enumerate() {
                     if ok(handle.write_at((i << 16) as u64, piece), "write").is_none() {
@@ -294,7 +302,7 @@ fn worker(db: &Database, id: usize, seed: u64, done: &AtomicBool) {
                 }
                 if !good {
                     drop(handle);
-                    ok(db.unlink(NodeId::ROOT, &name(&tmp)), "unlink");
+                    ok(db.nodes().unlink(NodeId::ROOT, &name(&tmp)), "unlink");
                     continue;
                 }
                 if rng.below(2) == 0 {
@@ -302,7 +310,7 @@ fn worker(db: &Database, id: usize, seed: u64, done: &AtomicBool) {
                 }
                 let keep_open = rng.below(4) == 0;
                 if ok(
-                    db.rename(
+                    db.nodes().rename(
                         NodeId::ROOT,
                         &name(&tmp),
                         NodeId::ROOT,
@@ -321,15 +329,15 @@ fn worker(db: &Database, id: usize, seed: u64, done: &AtomicBool) {
                     slot.handle = keep_open.then_some(handle);
                 } else {
                     drop(handle);
-                    ok(db.unlink(NodeId::ROOT, &name(&tmp)), "unlink");
+                    ok(db.nodes().unlink(NodeId::ROOT, &name(&tmp)), "unlink");
                 }
             }
             84..=87 => {
                 // unlink while open, then go on with it for a while
                 if slot.handle.is_none() {
-                    slot.handle = Some(db.open_file(node, true).unwrap());
+                    slot.handle = Some(db.nodes().open(node, true).unwrap());
                 }
-                if ok(db.unlink(NodeId::ROOT, &name(&slot.name)), "unlink").is_some() {
+                if ok(db.nodes().unlink(NodeId::ROOT, &name(&slot.name)), "unlink").is_some() {
                     let bytes = rng.bytes(50_000);
                     if ok(slot.handle.as_ref().unwrap().write_at(0, &bytes), "write").is_some() {
                         if slot.model.len() < bytes.len() {
@@ -354,7 +362,7 @@ fn worker(db: &Database, id: usize, seed: u64, done: &AtomicBool) {
             verify(db, &slots[other], "other");
         }
         if rng.below(400) == 0 {
-            let r = db.space();
+            let r = db.maintenance().space();
             r.unwrap();
         }
     }
@@ -382,11 +390,15 @@ fn shared(db: &Database, seed: u64, done: &AtomicBool) {
         let len = 4096 * (1 + rng.below(100));
         match rng.below(5) {
             0 => {
-                ok(db.put(path(i).as_bytes(), &vec![byte; len as usize]), "put");
+                ok(
+                    db.files()
+                        .write(path(i).as_bytes(), vec![byte; len as usize]),
+                    "put",
+                );
             }
             1 | 2 => {
-                if let Ok(attr) = db.resolve(path(i).as_bytes(), true) {
-                    let h = db.open_file(attr.node, true).unwrap();
+                if let Ok(attr) = db.nodes().resolve(path(i).as_bytes(), true) {
+                    let h = db.nodes().open(attr.node, true).unwrap();
                     let at = 4096 * rng.below(100);
                     match rng.below(6) {
                         0 => {
@@ -397,12 +409,12 @@ fn shared(db: &Database, seed: u64, done: &AtomicBool) {
                         }
                         2 => {
                             let _ = h.insert_range(
-                                at.min(h.attr().unwrap().size_bytes),
+                                at.min(h.metadata().unwrap().size_bytes),
                                 &vec![byte; len as usize],
                             );
                         }
                         3 => {
-                            let s = h.attr().unwrap().size_bytes;
+                            let s = h.metadata().unwrap().size_bytes;
                             if s > 4096 {
                                 let _ = h.delete_range(0, 4096);
                             }
@@ -418,8 +430,8 @@ fn shared(db: &Database, seed: u64, done: &AtomicBool) {
                 }
             }
             _ => {
-                if let Ok(attr) = db.resolve(path(i).as_bytes(), true) {
-                    let h = db.open_file(attr.node, false).unwrap();
+                if let Ok(attr) = db.nodes().resolve(path(i).as_bytes(), true) {
+                    let h = db.nodes().open(attr.node, false).unwrap();
                     let mut b = vec![0; 600_000];
                     let n = h.read_at(0, &mut b).unwrap();
                     for block in b[..n].chunks(4096) {
@@ -439,18 +451,19 @@ fn random_threads_against_models() {
     create_without_history(dir.path(), Some(var("MIB", 96) << 20))
         .close()
         .unwrap();
-    let options = || OpenOptions {
+    let options = || DatabaseOptions {
         engine: EngineOptions {
             dirty_bytes_max: var("DIRTY", 2 << 20),
             ..EngineOptions::default()
         },
-        ..OpenOptions::default()
+        ..DatabaseOptions::default()
     };
     let path = dir.path().join("t.larder");
     let db = Database::open(&path, options()).unwrap();
     // Objects that are only moved, so that there is little room.
     for i in 0..var("FILLER", 0) {
-        db.put(format!("/filler{i}").as_bytes(), &pattern(1 << 20, i))
+        db.files()
+            .write(format!("/filler{i}").as_bytes(), pattern(1 << 20, i))
             .unwrap();
     }
     let done = AtomicBool::new(false);
@@ -481,11 +494,15 @@ fn random_threads_against_models() {
                 let mut rng = Rng(seed + 7);
                 while !done.load(Ordering::Relaxed) {
                     match rng.below(var("UPKEEP", 40)) {
-                        0 => match db.defrag(&[], &DefragOptions::default(), &mut |_| {}) {
+                        0 => match db.maintenance().defrag(
+                            &[],
+                            &DefragOptions::default(),
+                            &mut |_| {},
+                        ) {
                             Err(e) if e.kind() != ErrorKind::NoSpace => panic!("defrag {e}"),
                             _ => {}
                         },
-                        1 => match db.shrink(None, false, &mut |_, _| {}) {
+                        1 => match db.maintenance().shrink(None, false, &mut |_, _| {}) {
                             Err(e)
                                 if !matches!(
                                     e.kind(),
@@ -499,7 +516,7 @@ fn random_threads_against_models() {
                         2 => {
                             assert_clean(db);
                         }
-                        _ => match db.compact_step() {
+                        _ => match db.maintenance().compact_step() {
                             Err(e) if e.kind() != ErrorKind::NoSpace => panic!("compact {e}"),
                             _ => {}
                         },
@@ -530,7 +547,7 @@ fn random_threads_against_models() {
     });
     for i in 0..var("FILLER", 0) {
         assert!(
-            db.get(format!("/filler{i}").as_bytes()).unwrap() == pattern(1 << 20, i),
+            db.files().read(format!("/filler{i}").as_bytes()).unwrap() == pattern(1 << 20, i),
             "filler{i}"
         );
     }
@@ -538,14 +555,14 @@ fn random_threads_against_models() {
         "ops {} full {} stats {:?}",
         OPS.load(Ordering::Relaxed),
         FULL.load(Ordering::Relaxed),
-        db.stats()
+        db.maintenance().stats()
     );
     assert_clean(&db);
     db.close().unwrap();
     let db = Database::open(&path, options()).unwrap();
     assert_clean(&db);
     for (text, model) in KEPT.lock().unwrap().iter() {
-        let found = db.get(format!("/{text}").as_bytes()).unwrap();
+        let found = db.files().read(format!("/{text}").as_bytes()).unwrap();
         assert!(&found == model, "{text} after reopening");
     }
 }

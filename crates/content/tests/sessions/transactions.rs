@@ -14,7 +14,7 @@ fn integer(value: i64) -> SqlValue {
 /// The first value of the first row.
 fn ask(db: &Database, sql: &str) -> Option<SqlValue> {
     let mut found = None;
-    let mut session = db.sql(true).unwrap();
+    let mut session = db.sql().open(true).unwrap();
     session
         .execute(sql, &mut |row| {
             found = found.take().or(row.values.into_iter().next());
@@ -30,7 +30,8 @@ fn ask_in(txn: &Transaction, sql: &str) -> Option<SqlValue> {
 }
 
 fn run(db: &Database, sql: &str) {
-    db.sql(false)
+    db.sql()
+        .open(false)
         .unwrap()
         .execute(sql, &mut |_| Ok(()))
         .unwrap();
@@ -49,7 +50,7 @@ fn plain(dir: &Path, sql: &str) -> String {
 }
 
 fn exists(db: &Database, path: &str) -> bool {
-    match db.resolve(path.as_bytes(), false) {
+    match db.nodes().resolve(path.as_bytes(), false) {
         Ok(_) => true,
         Err(error) if error.kind() == ErrorKind::NotFound => false,
         Err(error) => panic!("{error}"),
@@ -57,7 +58,7 @@ fn exists(db: &Database, path: &str) -> bool {
 }
 
 fn live_bytes(db: &Database) -> u64 {
-    db.space().unwrap().live_bytes
+    db.maintenance().space().unwrap().live_bytes
 }
 
 #[test]
@@ -69,9 +70,9 @@ fn files_and_rows_are_committed_together_and_seen_by_nobody_before() {
         "CREATE TABLE note (path TEXT, size INTEGER); ALTER TABLE main ADD COLUMN title TEXT",
     );
     let other = open(dir.path());
-    let txn = db.begin().unwrap();
+    let txn = db.transactions().begin().unwrap();
     let data = pattern(50_000, 1);
-    let node = txn.put(b"/a.jpg", &data).unwrap().node;
+    let node = txn.files().write(b"/a.jpg", &data).unwrap().node;
     let ino = integer(node.ino.0 as i64);
     let changed = txn
         .sql("UPDATE main SET title = 'one' WHERE ino = ?", &[ino])
@@ -83,8 +84,11 @@ fn files_and_rows_are_committed_together_and_seen_by_nobody_before() {
         &[],
     )
     .unwrap();
-    assert_eq!(txn.get(b"/a.jpg").unwrap(), data);
-    assert_eq!(txn.xattr(node, b"user.column.title").unwrap(), b"one");
+    assert_eq!(txn.files().read(b"/a.jpg").unwrap(), data);
+    assert_eq!(
+        txn.attributes().get(node, b"user.column.title").unwrap(),
+        b"one"
+    );
     assert_eq!(ask_in(&txn, "SELECT size FROM note"), Some(integer(50_000)));
     for reader in [&db, &other] {
         assert!(!exists(reader, "/a.jpg"), "CONTENT-6");
@@ -92,7 +96,7 @@ fn files_and_rows_are_committed_together_and_seen_by_nobody_before() {
     }
     assert_eq!(plain(dir.path(), "SELECT count(*) FROM note"), "0");
     txn.commit().unwrap();
-    assert_eq!(db.get(b"/a.jpg").unwrap(), data, "CONTENT-6");
+    assert_eq!(db.files().read(b"/a.jpg").unwrap(), data, "CONTENT-6");
     assert_eq!(ask(&db, "SELECT size FROM note"), Some(integer(50_000)));
     assert_eq!(
         plain(dir.path(), "SELECT title FROM main WHERE title IS NOT NULL"),
@@ -103,7 +107,7 @@ fn files_and_rows_are_committed_together_and_seen_by_nobody_before() {
         assert!(patience.elapsed() < Duration::from_secs(30), "CONTENT-6");
         std::thread::sleep(Duration::from_millis(5));
     }
-    assert_eq!(other.get(b"/a.jpg").unwrap(), data);
+    assert_eq!(other.files().read(b"/a.jpg").unwrap(), data);
     assert_clean(&db);
 }
 
@@ -112,24 +116,24 @@ fn an_aborted_transaction_leaves_no_trace() {
     let dir = tempfile::tempdir().unwrap();
     let db = create(dir.path(), None);
     run(&db, "CREATE TABLE note (path TEXT)");
-    db.put(b"/kept", &pattern(100_000, 1)).unwrap();
+    db.files().write(b"/kept", pattern(100_000, 1)).unwrap();
     db.sync().unwrap();
     let before = live_bytes(&db);
     for round in 0..3 {
-        let txn = db.begin().unwrap();
+        let txn = db.transactions().begin().unwrap();
         let big = pattern(5 << 20, round);
-        txn.put(b"/big", &big).unwrap();
-        txn.put(b"/kept", &pattern(9000, round)).unwrap();
+        txn.files().write(b"/big", &big).unwrap();
+        txn.files().write(b"/kept", pattern(9000, round)).unwrap();
         txn.sql("INSERT INTO note VALUES ('x')", &[]).unwrap();
-        txn.unlink(R, &name("kept")).unwrap();
+        txn.nodes().unlink(R, &name("kept")).unwrap();
         match round {
             0 => txn.abort(),
             1 => drop(txn),
             _ => {
                 // A later change after the rows were handed to the catalog.
-                txn.put(b"/again", &pattern(3000, 1)).unwrap();
+                txn.files().write(b"/again", pattern(3000, 1)).unwrap();
                 txn.abort();
-                let refused = txn.put(b"/late", b"x").unwrap_err();
+                let refused = txn.files().write(b"/late", b"x").unwrap_err();
                 assert_eq!(refused.kind(), ErrorKind::InvalidInput, "CONTENT-7");
                 assert!(refused.to_string().contains("aborted"), "{refused}");
                 let refused = txn.commit().unwrap_err();
@@ -138,17 +142,17 @@ fn an_aborted_transaction_leaves_no_trace() {
         }
         assert_eq!(live_bytes(&db), before, "PRIVATE-3");
         assert!(!exists(&db, "/big") && !exists(&db, "/again"));
-        assert_eq!(db.get(b"/kept").unwrap(), pattern(100_000, 1));
+        assert_eq!(db.files().read(b"/kept").unwrap(), pattern(100_000, 1));
         assert_eq!(ask(&db, "SELECT count(*) FROM note"), Some(integer(0)));
         assert_clean(&db);
     }
     // Space and numbers are used again by others and by later transactions.
-    db.put(b"/after", &pattern(100_000, 5)).unwrap();
-    let txn = db.begin().unwrap();
-    txn.put(b"/after2", &pattern(100_000, 6)).unwrap();
+    db.files().write(b"/after", pattern(100_000, 5)).unwrap();
+    let txn = db.transactions().begin().unwrap();
+    txn.files().write(b"/after2", pattern(100_000, 6)).unwrap();
     txn.commit().unwrap();
-    assert_eq!(db.get(b"/after").unwrap(), pattern(100_000, 5));
-    assert_eq!(db.get(b"/after2").unwrap(), pattern(100_000, 6));
+    assert_eq!(db.files().read(b"/after").unwrap(), pattern(100_000, 5));
+    assert_eq!(db.files().read(b"/after2").unwrap(), pattern(100_000, 6));
     assert_clean(&db);
 }
 
@@ -156,32 +160,34 @@ fn an_aborted_transaction_leaves_no_trace() {
 fn a_transaction_reads_one_moment_and_what_was_done_before_it() {
     let dir = tempfile::tempdir().unwrap();
     let db = create(dir.path(), None);
-    db.put(b"/f", b"old").unwrap();
-    let txn = db.begin().unwrap();
+    db.files().write(b"/f", b"old").unwrap();
+    let txn = db.transactions().begin().unwrap();
     assert_eq!(
-        txn.get(b"/f").unwrap(),
+        txn.files().read(b"/f").unwrap(),
         b"old",
         "what was not committed yet"
     );
     let data = pattern(300_000, 2);
-    db.put(b"/f", &data).unwrap();
-    db.put(b"/new", &data).unwrap();
+    db.files().write(b"/f", &data).unwrap();
+    db.files().write(b"/new", &data).unwrap();
     db.sync().unwrap();
-    assert_eq!(txn.get(b"/f").unwrap(), b"old", "CONTENT-6");
+    assert_eq!(txn.files().read(b"/f").unwrap(), b"old", "CONTENT-6");
     assert!(!exists(&txn, "/new"), "CONTENT-6");
     assert_eq!(
         ask_in(&txn, "SELECT count(*) FROM main_dirent"),
         Some(integer(1))
     );
     txn.commit().unwrap();
-    let txn = db.begin().unwrap();
-    assert_eq!(txn.get(b"/f").unwrap(), data);
+    let txn = db.transactions().begin().unwrap();
+    assert_eq!(txn.files().read(b"/f").unwrap(), data);
     // What it reads is not reused while others replace it again and again.
     for round in 0..20 {
-        db.put(b"/f", &pattern(300_000, 100 + round)).unwrap();
+        db.files()
+            .write(b"/f", pattern(300_000, 100 + round))
+            .unwrap();
         db.sync().unwrap();
     }
-    assert_eq!(txn.get(b"/f").unwrap(), data, "SESSION-2");
+    assert_eq!(txn.files().read(b"/f").unwrap(), data, "SESSION-2");
     drop(txn);
     assert_clean(&db);
 }
@@ -192,52 +198,55 @@ fn of_two_that_conflict_one_commits() {
     let db = create(dir.path(), None);
     let other = open(dir.path());
     make_dir(&db, "d");
-    db.put(b"/d/n", b"1").unwrap();
+    db.files().write(b"/d/n", b"1").unwrap();
     db.sync().unwrap();
     for rival in [&db, &other] {
-        wait_until(|| rival.get(b"/d/n").is_ok());
-        let (first, second) = (db.begin().unwrap(), rival.begin().unwrap());
-        let seen: Vec<u8> = first.get(b"/d/n").unwrap();
-        assert_eq!(second.get(b"/d/n").unwrap(), seen);
-        second.put(b"/d/n", b"second").unwrap();
+        wait_until(|| rival.files().read(b"/d/n").is_ok());
+        let (first, second) = (
+            db.transactions().begin().unwrap(),
+            rival.transactions().begin().unwrap(),
+        );
+        let seen: Vec<u8> = first.files().read(b"/d/n").unwrap();
+        assert_eq!(second.files().read(b"/d/n").unwrap(), seen);
+        second.files().write(b"/d/n", b"second").unwrap();
         second.commit().unwrap();
-        let refused = first.put(b"/d/n", b"first").unwrap_err();
+        let refused = first.files().write(b"/d/n", b"first").unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Conflict, "{refused}");
         assert!(refused.to_string().contains("'/d/n'"), "{refused}");
         assert_eq!(kind(first.commit()), ErrorKind::Conflict, "CONTENT-7");
-        wait_until(|| db.get(b"/d/n").unwrap() == b"second");
-        db.put(b"/d/n", b"1").unwrap();
+        wait_until(|| db.files().read(b"/d/n").unwrap() == b"second");
+        db.files().write(b"/d/n", b"1").unwrap();
         db.sync().unwrap();
-        wait_until(|| other.get(b"/d/n").unwrap() == b"1");
+        wait_until(|| other.files().read(b"/d/n").unwrap() == b"1");
     }
     // Rows that were read by SQL.
     run(&db, "CREATE TABLE n (v INTEGER); INSERT INTO n VALUES (1)");
-    let txn = db.begin().unwrap();
+    let txn = db.transactions().begin().unwrap();
     assert_eq!(ask_in(&txn, "SELECT v FROM n"), Some(integer(1)));
     plain(dir.path(), "UPDATE n SET v = 2");
     let refused = txn.sql("UPDATE n SET v = 10", &[]).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Conflict, "{refused}");
     // Changes elsewhere are no conflict.
-    let txn = db.begin().unwrap();
-    assert_eq!(txn.get(b"/d/n").unwrap(), b"1");
-    other.put(b"/elsewhere", b"x").unwrap();
+    let txn = db.transactions().begin().unwrap();
+    assert_eq!(txn.files().read(b"/d/n").unwrap(), b"1");
+    other.files().write(b"/elsewhere", b"x").unwrap();
     other.sync().unwrap();
-    txn.put(b"/d/n", b"2").unwrap();
+    txn.files().write(b"/d/n", b"2").unwrap();
     txn.commit().unwrap();
-    assert_eq!(db.get(b"/d/n").unwrap(), b"2");
+    assert_eq!(db.files().read(b"/d/n").unwrap(), b"2");
     assert!(exists(&db, "/elsewhere"), "PRIVATE-5");
     // But a listing was of all names; and a name that was not there.
     for look in [list_root as fn(&Database), look_for_it] {
-        let txn = db.begin().unwrap();
+        let txn = db.transactions().begin().unwrap();
         look(&txn);
-        other.put(b"/it", b"x").unwrap();
+        other.files().write(b"/it", b"x").unwrap();
         other.sync().unwrap();
         assert_eq!(
-            kind(txn.put(b"/d/n", b"3")),
+            kind(txn.files().write(b"/d/n", b"3")),
             ErrorKind::Conflict,
             "PRIVATE-5"
         );
-        other.unlink(R, &name("it")).unwrap();
+        other.nodes().unlink(R, &name("it")).unwrap();
         other.sync().unwrap();
         wait_until(|| !exists(&db, "/it"));
     }
@@ -245,7 +254,7 @@ fn of_two_that_conflict_one_commits() {
 }
 
 fn list_root(db: &Database) {
-    assert!(!db.read_dir(R, None, 10).unwrap().is_empty());
+    assert!(!db.nodes().read_dir(R, None, 10).unwrap().is_empty());
 }
 
 fn look_for_it(db: &Database) {
@@ -253,7 +262,8 @@ fn look_for_it(db: &Database) {
 }
 
 fn make_dir(db: &Database, text: &str) {
-    db.create_node(R, &name(text), larder::NewNode::Directory, 0o755, OWNER)
+    db.nodes()
+        .create_node(R, &name(text), larder::NewNode::Directory, 0o755, OWNER)
         .unwrap();
 }
 
@@ -267,9 +277,10 @@ fn wait_until(mut is_true: impl FnMut() -> bool) {
 
 /// Adds one to a number in a file and one in a row.
 fn count_up(txn: &Transaction, path: &[u8]) -> larder::Result<()> {
-    let text = String::from_utf8(txn.get(path)?).unwrap();
+    let text = String::from_utf8(txn.files().read(path)?).unwrap();
     let value: u64 = text.parse().unwrap();
-    txn.put(path, (value + 1).to_string().as_bytes())?;
+    txn.files()
+        .write(path, (value + 1).to_string().as_bytes())?;
     txn.sql("UPDATE counter SET v = v + 1", &[])?;
     Ok(())
 }
@@ -284,14 +295,14 @@ fn no_update_is_lost() {
         &db,
         "CREATE TABLE counter (v INTEGER); INSERT INTO counter VALUES (0)",
     );
-    db.put(b"/n", b"0").unwrap();
+    db.files().write(b"/n", b"0").unwrap();
     let other = open(dir.path());
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
             let db = if thread % 2 == 0 { &db } else { &other };
             scope.spawn(move || {
                 for _ in 0..ROUNDS {
-                    db.transaction(|txn| count_up(txn, b"/n")).unwrap();
+                    db.transactions().run(|txn| count_up(txn, b"/n")).unwrap();
                 }
             });
         }
@@ -299,8 +310,8 @@ fn no_update_is_lost() {
         let db = &db;
         scope.spawn(move || {
             for _ in 0..200 {
-                let txn = db.begin().unwrap();
-                let text = String::from_utf8(txn.get(b"/n").unwrap()).unwrap();
+                let txn = db.transactions().begin().unwrap();
+                let text = String::from_utf8(txn.files().read(b"/n").unwrap()).unwrap();
                 let Some(SqlValue::Integer(row)) = ask_in(&txn, "SELECT v FROM counter") else {
                     panic!("no row");
                 };
@@ -309,8 +320,11 @@ fn no_update_is_lost() {
         });
     });
     let total = (THREADS * ROUNDS).to_string();
-    let read = db.begin().unwrap();
-    assert_eq!(String::from_utf8(read.get(b"/n").unwrap()).unwrap(), total);
+    let read = db.transactions().begin().unwrap();
+    assert_eq!(
+        String::from_utf8(read.files().read(b"/n").unwrap()).unwrap(),
+        total
+    );
     drop(read);
     assert_eq!(
         ask(&db, "SELECT v FROM counter"),
@@ -325,26 +339,27 @@ fn savepoints_take_back_files_and_rows() {
     let dir = tempfile::tempdir().unwrap();
     let db = create(dir.path(), None);
     run(&db, "CREATE TABLE note (v INTEGER)");
-    let txn = db.begin().unwrap();
+    let txn = db.transactions().begin().unwrap();
     let empty = txn.savepoint().unwrap();
-    txn.put(b"/a", &pattern(20_000, 1)).unwrap();
+    txn.files().write(b"/a", pattern(20_000, 1)).unwrap();
     txn.sql("INSERT INTO note VALUES (1)", &[]).unwrap();
     let handle = txn
-        .open_file(txn.resolve(b"/a", true).unwrap().node, true)
+        .nodes()
+        .open(txn.nodes().resolve(b"/a", true).unwrap().node, true)
         .unwrap();
     let middle = txn.savepoint().unwrap();
     handle.write_at(5000, &pattern(20_000, 2)).unwrap();
-    txn.put(b"/b", &pattern(70_000, 3)).unwrap();
+    txn.files().write(b"/b", pattern(70_000, 3)).unwrap();
     txn.sql(
         "INSERT INTO note VALUES (2); ALTER TABLE main ADD COLUMN gone TEXT",
         &[],
     )
     .unwrap();
     let late = txn.savepoint().unwrap();
-    txn.unlink(R, &name("a")).unwrap();
+    txn.nodes().unlink(R, &name("a")).unwrap();
     txn.roll_back_to(middle).unwrap();
     assert_eq!(kind(txn.roll_back_to(late)), ErrorKind::InvalidInput);
-    assert_eq!(txn.get(b"/a").unwrap(), pattern(20_000, 1));
+    assert_eq!(txn.files().read(b"/a").unwrap(), pattern(20_000, 1));
     assert!(!exists(&txn, "/b"));
     assert_eq!(
         ask_in(&txn, "SELECT group_concat(v) FROM note"),
@@ -353,9 +368,9 @@ fn savepoints_take_back_files_and_rows() {
     assert_eq!(kind(txn.sql("SELECT gone FROM main", &[])), ErrorKind::Sql);
     // A handle from before goes on; the number of /b is given out again.
     handle.write_at(20_000, b"more").unwrap();
-    let c = txn.put(b"/c", &pattern(9000, 4)).unwrap().node;
+    let c = txn.files().write(b"/c", pattern(9000, 4)).unwrap().node;
     let inner = txn.savepoint().unwrap();
-    txn.put(b"/d", b"d").unwrap();
+    txn.files().write(b"/d", b"d").unwrap();
     txn.release(inner).unwrap();
     assert_eq!(kind(txn.roll_back_to(inner)), ErrorKind::InvalidInput);
     txn.commit().unwrap();
@@ -364,14 +379,14 @@ fn savepoints_take_back_files_and_rows() {
         ErrorKind::InvalidInput,
         "CONTENT-7"
     );
-    assert_eq!(db.get(b"/a").unwrap().len(), 20_004);
+    assert_eq!(db.files().read(b"/a").unwrap().len(), 20_004);
     assert_eq!(content(&db, c), pattern(9000, 4));
-    assert_eq!(db.get(b"/d").unwrap(), b"d");
+    assert_eq!(db.files().read(b"/d").unwrap(), b"d");
     assert!(!exists(&db, "/b"));
     // All of it, back to where nothing was changed.
-    let txn = db.begin().unwrap();
+    let txn = db.transactions().begin().unwrap();
     let start = txn.savepoint().unwrap();
-    txn.unlink(R, &name("c")).unwrap();
+    txn.nodes().unlink(R, &name("c")).unwrap();
     txn.roll_back_to(start).unwrap();
     txn.commit().unwrap();
     assert_eq!(content(&db, c), pattern(9000, 4));
@@ -383,14 +398,15 @@ fn savepoints_take_back_files_and_rows() {
 fn mistakes_are_told_and_the_transaction_goes_on() {
     let dir = tempfile::tempdir().unwrap();
     let db = create(dir.path(), None);
-    db.create_store("view", "readonly", None, Some("main"))
+    db.stores()
+        .create("view", "readonly", None, Some("main"))
         .unwrap();
     run(
         &db,
         "ALTER TABLE main ADD COLUMN title TEXT CHECK (title <> 'bad')",
     );
-    let txn = db.begin().unwrap();
-    let node = txn.put(b"/f", b"x").unwrap().node;
+    let txn = db.transactions().begin().unwrap();
+    let node = txn.files().write(b"/f", b"x").unwrap().node;
     let wrong = txn
         .sql("SELECT 1;\nSELECT absent FROM main", &[])
         .unwrap_err();
@@ -398,7 +414,10 @@ fn mistakes_are_told_and_the_transaction_goes_on() {
     assert!(wrong.to_string().contains("line 2 column 8"), "{wrong}");
     let wrong = txn.sql("SELECT absent FROM main;", &[]).unwrap_err();
     assert!(wrong.to_string().contains("line 1 column 8"), "{wrong}");
-    assert_eq!(kind(txn.put(b"/view/f", b"x")), ErrorKind::ReadOnly);
+    assert_eq!(
+        kind(txn.files().write(b"/view/f", b"x")),
+        ErrorKind::ReadOnly
+    );
     for refused in [
         "COMMIT",
         "ROLLBACK",
@@ -416,9 +435,12 @@ fn mistakes_are_told_and_the_transaction_goes_on() {
         let error = txn.sql(refused, &[]).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Sql, "{refused}: {error}");
     }
-    assert_eq!(kind(txn.begin().map(drop)), ErrorKind::Unsupported);
     assert_eq!(
-        kind(txn.check(false, &mut |_, _| {})),
+        kind(txn.transactions().begin().map(drop)),
+        ErrorKind::Unsupported
+    );
+    assert_eq!(
+        kind(txn.maintenance().check(false, &mut |_, _| {})),
         ErrorKind::Unsupported
     );
     let rows = txn
@@ -450,8 +472,10 @@ fn the_guards_stand_between_steps() {
     db.sync().unwrap();
     run(&db, "UPDATE main SET owner = 1 WHERE ino > 1");
     for round in 0..3 {
-        let txn = db.begin().unwrap();
-        txn.put(format!("/{round}").as_bytes(), b"x").unwrap();
+        let txn = db.transactions().begin().unwrap();
+        txn.files()
+            .write(format!("/{round}").as_bytes(), b"x")
+            .unwrap();
         for free in [
             "UPDATE owner SET n = n + 1",
             "UPDATE main SET owner = owner",
@@ -473,20 +497,20 @@ fn the_guards_stand_between_steps() {
         // A chmod by SQL is one.
         txn.sql("UPDATE main SET mode = 448 WHERE ino > 1", &[])
             .unwrap();
-        assert_eq!(txn.attr(node).unwrap().mode, 0o700);
+        assert_eq!(txn.nodes().metadata(node).unwrap().mode, 0o700);
         txn.commit().unwrap();
-        assert_eq!(db.attr(node).unwrap().mode, 0o700);
+        assert_eq!(db.nodes().metadata(node).unwrap().mode, 0o700);
     }
     // A trigger that the transaction makes itself takes part from then on.
-    let txn = db.begin().unwrap();
-    txn.put(b"/before", b"x").unwrap();
+    let txn = db.transactions().begin().unwrap();
+    txn.files().write(b"/before", b"x").unwrap();
     txn.sql("CREATE TABLE seen (ino INTEGER)", &[]).unwrap();
     txn.sql(
         "CREATE TRIGGER see AFTER INSERT ON main BEGIN INSERT INTO seen VALUES (NEW.ino); END",
         &[],
     )
     .unwrap();
-    txn.put(b"/after", b"x").unwrap();
+    txn.files().write(b"/after", b"x").unwrap();
     assert_eq!(ask_in(&txn, "SELECT count(*) FROM seen"), Some(integer(1)));
     txn.abort();
     assert_clean(&db);
@@ -503,16 +527,19 @@ fn constraints_refuse_an_operation_or_the_commit() {
            DEFERRABLE INITIALLY DEFERRED); \
          CREATE TABLE pin (ino INTEGER REFERENCES main (ino))",
     );
-    db.put(b"/kept", b"x").unwrap();
+    db.files().write(b"/kept", b"x").unwrap();
     db.sync().unwrap();
     run(
         &db,
         "INSERT INTO pin SELECT ino FROM main_dirent WHERE name = 'kept'",
     );
-    wait_until(|| kind(db.unlink(R, &name("kept"))) == ErrorKind::NotPermitted);
-    let txn = db.begin().unwrap();
-    txn.put(b"/a", b"x").unwrap();
-    assert_eq!(kind(txn.unlink(R, &name("kept"))), ErrorKind::NotPermitted);
+    wait_until(|| kind(db.nodes().unlink(R, &name("kept"))) == ErrorKind::NotPermitted);
+    let txn = db.transactions().begin().unwrap();
+    txn.files().write(b"/a", b"x").unwrap();
+    assert_eq!(
+        kind(txn.nodes().unlink(R, &name("kept"))),
+        ErrorKind::NotPermitted
+    );
     assert_eq!(
         kind(txn.sql("INSERT INTO pin VALUES (999)", &[])),
         ErrorKind::Sql
@@ -521,12 +548,15 @@ fn constraints_refuse_an_operation_or_the_commit() {
     assert!(exists(&db, "/a") && exists(&db, "/kept"));
     // Rows of one transaction: the file may come after the row that refers to it, but must come.
     for comes in [false, true] {
-        let txn = db.begin().unwrap();
-        let probe = txn.put(b"/probe", b"x").unwrap().node.ino;
+        let txn = db.transactions().begin().unwrap();
+        let probe = txn.files().write(b"/probe", b"x").unwrap().node.ino;
         let next = integer(probe.0 as i64 + 1);
         txn.sql("INSERT INTO album VALUES (1, ?)", &[next]).unwrap();
         if comes {
-            assert_eq!(txn.put(b"/cover", b"x").unwrap().node.ino.0, probe.0 + 1);
+            assert_eq!(
+                txn.files().write(b"/cover", b"x").unwrap().node.ino.0,
+                probe.0 + 1
+            );
             txn.commit().unwrap();
         } else {
             assert_eq!(kind(txn.commit()), ErrorKind::Sql);
@@ -539,21 +569,21 @@ fn constraints_refuse_an_operation_or_the_commit() {
         "CREATE TRIGGER small BEFORE UPDATE OF size ON main WHEN NEW.size > 100 \
         BEGIN SELECT RAISE(ABORT, 'too long'); END",
     );
-    let txn = db.begin().unwrap();
-    let node = txn.resolve(b"/a", true).unwrap().node;
-    let handle = txn.open_file(node, true).unwrap();
+    let txn = db.transactions().begin().unwrap();
+    let node = txn.nodes().resolve(b"/a", true).unwrap().node;
+    let handle = txn.nodes().open(node, true).unwrap();
     let refused = handle.write_at(0, &pattern(5000, 1)).unwrap_err();
     assert!(refused.to_string().contains("too long"), "{refused}");
-    assert_eq!(txn.get(b"/a").unwrap(), b"x");
+    assert_eq!(txn.files().read(b"/a").unwrap(), b"x");
     drop(handle);
-    txn.put(b"/beside", b"y").unwrap();
+    txn.files().write(b"/beside", b"y").unwrap();
     txn.commit().unwrap();
     assert!(exists(&db, "/beside"));
     for _ in 0..3 {
-        let txn = db.begin().unwrap();
-        txn.put(b"/small", b"y").unwrap();
+        let txn = db.transactions().begin().unwrap();
+        txn.files().write(b"/small", b"y").unwrap();
         txn.commit().unwrap();
-        db.put(b"/small", b"z").unwrap();
+        db.files().write(b"/small", b"z").unwrap();
     }
     db.sync().unwrap();
     assert_clean(&db);
@@ -575,36 +605,36 @@ fn a_transaction_that_keeps_the_writer_lock_is_rolled_back() {
     };
     for waiting in [&db, &other] {
         // Idle, and somebody waits: an ordinary change, or another transaction.
-        let txn = db.begin_with(&options).unwrap();
-        txn.put(b"/idle", &pattern(50_000, 1)).unwrap();
+        let txn = db.transactions().begin_with(&options).unwrap();
+        txn.files().write(b"/idle", pattern(50_000, 1)).unwrap();
         let began = Instant::now();
-        waiting.put(b"/others", b"x").unwrap();
+        waiting.files().write(b"/others", b"x").unwrap();
         assert!(
             began.elapsed() < Duration::from_secs(2),
             "{:?}",
             began.elapsed()
         );
-        let refused = txn.get(b"/idle").unwrap_err();
+        let refused = txn.files().read(b"/idle").unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Busy);
         assert!(
             refused.to_string().contains("long transaction"),
             "{refused}"
         );
         assert_eq!(kind(txn.commit()), ErrorKind::Busy, "CONTENT-7");
-        let txn = db.begin_with(&options).unwrap();
-        txn.put(b"/idle", b"x").unwrap();
-        drop(waiting.begin_with(&quick).unwrap());
+        let txn = db.transactions().begin_with(&options).unwrap();
+        txn.files().write(b"/idle", b"x").unwrap();
+        drop(waiting.transactions().begin_with(&quick).unwrap());
         assert_eq!(kind(txn.commit()), ErrorKind::Busy, "CONTENT-7");
     }
     // Nobody waits: it goes on until its next operation, and may still commit.
-    let txn = db.begin_with(&options).unwrap();
-    txn.put(b"/slow", b"x").unwrap();
+    let txn = db.transactions().begin_with(&options).unwrap();
+    txn.files().write(b"/slow", b"x").unwrap();
     std::thread::sleep(Duration::from_millis(400));
     txn.commit().unwrap();
-    let txn = db.begin_with(&options).unwrap();
-    txn.put(b"/slower", b"x").unwrap();
+    let txn = db.transactions().begin_with(&options).unwrap();
+    txn.files().write(b"/slower", b"x").unwrap();
     std::thread::sleep(Duration::from_millis(400));
-    assert_eq!(kind(txn.get(b"/slower")), ErrorKind::Busy);
+    assert_eq!(kind(txn.files().read(b"/slower")), ErrorKind::Busy);
     drop(txn);
     assert!(exists(&db, "/slow") && !exists(&db, "/slower") && !exists(&db, "/idle"));
     assert_clean(&db);

@@ -9,8 +9,8 @@ fn what_is_committed_is_one_commit_and_what_is_not_leaves_no_trace() {
     let dir = tempfile::tempdir().unwrap();
     let path = create(dir.path());
     let parent = open(&path);
-    parent.put(b"/kept", &content(300_000, 1)).unwrap();
-    parent.put(b"/gone", &content(300_000, 2)).unwrap();
+    parent.files().write(b"/kept", content(300_000, 1)).unwrap();
+    parent.files().write(b"/gone", content(300_000, 2)).unwrap();
     sql(
         &parent,
         "CREATE TABLE notes (id INTEGER PRIMARY KEY, text TEXT)",
@@ -20,10 +20,10 @@ fn what_is_committed_is_one_commit_and_what_is_not_leaves_no_trace() {
 
     let txn = begin(&path);
     let view = txn.database().unwrap();
-    assert_eq!(view.get(b"/kept").unwrap(), content(300_000, 1));
-    view.put(b"/kept", &content(500_000, 3)).unwrap();
-    view.put(b"/new", &content(5_000_000, 4)).unwrap();
-    view.put(b"/small", b"tiny").unwrap();
+    assert_eq!(view.files().read(b"/kept").unwrap(), content(300_000, 1));
+    view.files().write(b"/kept", content(500_000, 3)).unwrap();
+    view.files().write(b"/new", content(5_000_000, 4)).unwrap();
+    view.files().write(b"/small", b"tiny").unwrap();
     remove(view, b"/gone");
     view.sync().unwrap();
     sql(
@@ -32,22 +32,25 @@ fn what_is_committed_is_one_commit_and_what_is_not_leaves_no_trace() {
          notes VALUES (3, 'tres')",
     );
     assert_sound(view);
-    assert_eq!(parent.get(b"/kept").unwrap(), content(300_000, 1));
-    assert!(parent.get(b"/new").is_err());
+    assert_eq!(parent.files().read(b"/kept").unwrap(), content(300_000, 1));
+    assert!(parent.files().read(b"/new").is_err());
     assert_eq!(
         sql(&parent, "SELECT count(*) FROM notes"),
         [[SqlValue::Integer(2)]]
     );
-    parent.put(b"/other", &content(100_000, 5)).unwrap();
+    parent
+        .files()
+        .write(b"/other", content(100_000, 5))
+        .unwrap();
     assert_sound(&parent);
 
     assert_eq!(conflicts(txn.commit().unwrap()), Vec::<String>::new());
     std::thread::sleep(std::time::Duration::from_millis(200));
-    assert_eq!(parent.get(b"/kept").unwrap(), content(500_000, 3));
-    assert_eq!(parent.get(b"/new").unwrap(), content(5_000_000, 4));
-    assert_eq!(parent.get(b"/small").unwrap(), b"tiny");
-    assert_eq!(parent.get(b"/other").unwrap(), content(100_000, 5));
-    assert!(parent.get(b"/gone").is_err());
+    assert_eq!(parent.files().read(b"/kept").unwrap(), content(500_000, 3));
+    assert_eq!(parent.files().read(b"/new").unwrap(), content(5_000_000, 4));
+    assert_eq!(parent.files().read(b"/small").unwrap(), b"tiny");
+    assert_eq!(parent.files().read(b"/other").unwrap(), content(100_000, 5));
+    assert!(parent.files().read(b"/gone").is_err());
     assert_eq!(
         sql(&parent, "SELECT text FROM notes ORDER BY id"),
         [
@@ -57,17 +60,21 @@ fn what_is_committed_is_one_commit_and_what_is_not_leaves_no_trace() {
     );
     assert_sound(&parent);
 
-    let before = parent.space().unwrap();
+    let before = parent.maintenance().space().unwrap();
     let txn = begin(&path);
     txn.database()
         .unwrap()
-        .put(b"/junk", &content(90 << 20, 6))
+        .files()
+        .write(b"/junk", content(90 << 20, 6))
         .unwrap();
     txn.database().unwrap().sync().unwrap();
     txn.abort().unwrap();
     std::thread::sleep(std::time::Duration::from_millis(200));
     assert_sound(&parent);
-    assert_eq!(parent.space().unwrap().live_bytes, before.live_bytes);
+    assert_eq!(
+        parent.maintenance().space().unwrap().live_bytes,
+        before.live_bytes
+    );
     assert!(
         std::fs::read_dir(path.join("transactions"))
             .unwrap()
@@ -101,7 +108,10 @@ fn sides(dirs: &[&str], files: &[&str]) -> Sides {
         mkdir(&parent, dir);
     }
     for file in files {
-        parent.put(file.as_bytes(), &content(20_000, 1)).unwrap();
+        parent
+            .files()
+            .write(file.as_bytes(), content(20_000, 1))
+            .unwrap();
     }
     parent.sync().unwrap();
     let txn = begin(&path);
@@ -186,13 +196,13 @@ fn directories_merge() {
         &["/d"],
         &["/d/a", "/d/b"],
         |view| {
-            view.put(b"/d/here", b"h").unwrap();
+            view.files().write(b"/d/here", b"h").unwrap();
             mkdir(view, "/d/sub");
-            view.put(b"/d/sub/x", &content(9000, 7)).unwrap();
+            view.files().write(b"/d/sub/x", content(9000, 7)).unwrap();
             rename(view, "/d/a", "/a2");
         },
         |parent| {
-            parent.put(b"/d/there", b"t").unwrap();
+            parent.files().write(b"/d/there", b"t").unwrap();
             mkdir(parent, "/d/sub2");
             remove(parent, b"/d/b");
             rename(parent, "/d", "/e");
@@ -204,7 +214,10 @@ fn directories_merge() {
             "/a2", "/e", "/e/here", "/e/sub", "/e/sub/x", "/e/sub2", "/e/there"
         ]
     );
-    assert_eq!(merged.parent.get(b"/e/sub/x").unwrap(), content(9000, 7));
+    assert_eq!(
+        merged.parent.files().read(b"/e/sub/x").unwrap(),
+        content(9000, 7)
+    );
 }
 
 #[test]
@@ -213,7 +226,7 @@ fn attributes_and_columns_merge_one_by_one() {
         &[],
         &["/f", "/g"],
         |view| {
-            view.put(b"/f", &content(70_000, 9)).unwrap();
+            view.files().write(b"/f", content(70_000, 9)).unwrap();
             set_xattr(view, "/g", "user.here", "1");
             view.sync().unwrap();
             sql(
@@ -225,16 +238,16 @@ fn attributes_and_columns_merge_one_by_one() {
         |parent| {
             chmod(parent, "/f", 0o600);
             set_xattr(parent, "/g", "user.there", "2");
-            parent.put(b"/g", &content(40_000, 8)).unwrap();
+            parent.files().write(b"/g", content(40_000, 8)).unwrap();
         },
     );
     let parent = &merged.parent;
-    assert_eq!(parent.get(b"/f").unwrap(), content(70_000, 9));
+    assert_eq!(parent.files().read(b"/f").unwrap(), content(70_000, 9));
     assert_eq!(mode(parent, "/f"), 0o600);
-    assert_eq!(parent.get(b"/g").unwrap(), content(40_000, 8));
-    let node = parent.resolve(b"/g", false).unwrap().node;
-    assert_eq!(parent.xattr(node, b"user.here").unwrap(), b"1");
-    assert_eq!(parent.xattr(node, b"user.there").unwrap(), b"2");
+    assert_eq!(parent.files().read(b"/g").unwrap(), content(40_000, 8));
+    let node = parent.nodes().resolve(b"/g", false).unwrap().node;
+    assert_eq!(parent.attributes().get(node, b"user.here").unwrap(), b"1");
+    assert_eq!(parent.attributes().get(node, b"user.there").unwrap(), b"2");
     assert_eq!(
         sql(parent, "SELECT count(*) FROM main WHERE title = 'g'"),
         [[SqlValue::Integer(1)]]
@@ -260,7 +273,7 @@ fn the_same_on_both_sides_is_no_conflict() {
         |parent| change(parent, "/d/g3"),
     );
     assert_eq!(merged.names(), ["/d", "/d/g2", "/d/g3", "/g"]);
-    let attr = merged.parent.resolve(b"/g", false).unwrap();
+    let attr = merged.parent.nodes().resolve(b"/g", false).unwrap();
     assert_eq!((attr.nlink, attr.mode & 0o7777), (3, 0o640));
 }
 
@@ -279,16 +292,18 @@ fn every_conflict_of_files_is_listed_with_its_path() {
             "/d/x",
         ],
         |view| {
-            view.put(b"/content", &content(30_000, 2)).unwrap();
+            view.files().write(b"/content", content(30_000, 2)).unwrap();
             chmod(view, "/mode", 0o600);
-            view.put(b"/gone-there", &content(30_000, 3)).unwrap();
+            view.files()
+                .write(b"/gone-there", content(30_000, 3))
+                .unwrap();
             remove(view, b"/gone-here");
             rename(view, "/moved", "/moved-here");
             set_xattr(view, "/attr", "user.a", "1");
-            view.put(b"/new", b"1").unwrap();
+            view.files().write(b"/new", b"1").unwrap();
             remove(view, b"/d/x");
             rmdir(view, "/d");
-            view.put(b"/e/child", b"1").unwrap();
+            view.files().write(b"/e/child", b"1").unwrap();
             view.sync().unwrap();
             sql(
                 view,
@@ -297,14 +312,20 @@ fn every_conflict_of_files_is_listed_with_its_path() {
             );
         },
         |parent| {
-            parent.put(b"/content", &content(30_000, 4)).unwrap();
+            parent
+                .files()
+                .write(b"/content", content(30_000, 4))
+                .unwrap();
             chmod(parent, "/mode", 0o604);
             remove(parent, b"/gone-there");
-            parent.put(b"/gone-here", &content(30_000, 5)).unwrap();
+            parent
+                .files()
+                .write(b"/gone-here", content(30_000, 5))
+                .unwrap();
             rename(parent, "/moved", "/moved-there");
             set_xattr(parent, "/attr", "user.a", "2");
-            parent.put(b"/new", b"2").unwrap();
-            parent.put(b"/d/late", b"1").unwrap();
+            parent.files().write(b"/new", b"2").unwrap();
+            parent.files().write(b"/d/late", b"1").unwrap();
             rmdir(parent, "/e");
             parent.sync().unwrap();
             sql(
@@ -448,15 +469,22 @@ fn what_the_parent_moves_and_overwrites_is_still_the_base() {
     let parent = open(&path);
     for at in 0..20 {
         let file = format!("/f{at}");
-        parent.put(file.as_bytes(), &content(3 << 20, at)).unwrap();
+        parent
+            .files()
+            .write(file.as_bytes(), content(3 << 20, at))
+            .unwrap();
     }
     parent.sync().unwrap();
     for at in (0..20).step_by(2) {
         remove(&parent, format!("/f{at}").as_bytes());
     }
     let write = |database: &Database, path: &str, offset: u64, byte: u8| {
-        let node = database.resolve(path.as_bytes(), false).unwrap().node;
-        let file = database.open_file(node, true).unwrap();
+        let node = database
+            .nodes()
+            .resolve(path.as_bytes(), false)
+            .unwrap()
+            .node;
+        let file = database.nodes().open(node, true).unwrap();
         file.write_at(offset, &[byte; 100]).unwrap();
         file.sync().unwrap();
     };
@@ -469,23 +497,24 @@ fn what_the_parent_moves_and_overwrites_is_still_the_base() {
     write(view, "/f3", 1_000_000, 88);
     write(&parent, "/f5", 1_000_000, 99);
     parent
+        .maintenance()
         .defrag(&[], &DefragOptions::default(), &mut |_| {})
         .unwrap();
     let mut expected = content(3 << 20, 1);
     expected[500_000..500_100].fill(77);
     expected[1_000_000..1_000_100].fill(88);
-    assert_eq!(view.get(b"/f1").unwrap(), expected);
+    assert_eq!(view.files().read(b"/f1").unwrap(), expected);
     assert_sound(view);
     assert_sound(&parent);
     assert_eq!(conflicts(txn.commit().unwrap()), Vec::<String>::new());
     std::thread::sleep(Duration::from_millis(100));
-    assert_eq!(parent.get(b"/f1").unwrap(), expected);
+    assert_eq!(parent.files().read(b"/f1").unwrap(), expected);
     let mut expected = content(3 << 20, 3);
     expected[1_000_000..1_000_100].fill(88);
-    assert_eq!(parent.get(b"/f3").unwrap(), expected);
+    assert_eq!(parent.files().read(b"/f3").unwrap(), expected);
     let mut expected = content(3 << 20, 5);
     expected[1_000_000..1_000_100].fill(99);
-    assert_eq!(parent.get(b"/f5").unwrap(), expected);
+    assert_eq!(parent.files().read(b"/f5").unwrap(), expected);
     assert_sound(&parent);
 }
 
@@ -495,30 +524,32 @@ fn a_workspace_in_use_does_not_end() {
     let path = create(dir.path());
     let (id, workspace) = larder::begin_detached(&path, "by hand").unwrap();
     let view = open(&workspace);
-    view.put(b"/f", &content(1 << 20, 3)).unwrap();
+    view.files().write(b"/f", content(1 << 20, 3)).unwrap();
     for outcome in [
         larder::abort_long(&path, id),
         larder::commit_long(&path, id).map(drop),
     ] {
         assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Busy, "WORKSPACE-6");
     }
-    let refused = view.defrag(&[], &DefragOptions::default(), &mut |_| {});
+    let refused = view
+        .maintenance()
+        .defrag(&[], &DefragOptions::default(), &mut |_| {});
     assert_eq!(
         refused.unwrap_err().kind(),
         ErrorKind::InvalidInput,
         "WORKSPACE-8"
     );
-    let refused = view.shrink(None, false, &mut |_, _| {});
+    let refused = view.maintenance().shrink(None, false, &mut |_, _| {});
     assert_eq!(
         refused.unwrap_err().kind(),
         ErrorKind::InvalidInput,
         "WORKSPACE-8"
     );
-    let refused = view.create_store("more", "files", None, None);
+    let refused = view.stores().create("more", "files", None, None);
     assert_eq!(refused.unwrap_err().kind(), ErrorKind::InvalidInput);
-    assert!(view.begin_long("inside").is_err());
+    assert!(view.transactions().begin_long("inside").is_err());
     let parent = open(&path);
-    let refused = parent.shrink(None, false, &mut |_, _| {});
+    let refused = parent.maintenance().shrink(None, false, &mut |_, _| {});
     assert_eq!(refused.unwrap_err().kind(), ErrorKind::Busy);
     view.close().unwrap();
     let listed = larder::list_long(&path).unwrap();
@@ -530,7 +561,7 @@ fn a_workspace_in_use_does_not_end() {
     );
     let gone = larder::commit_long(&path, id).unwrap_err();
     assert_eq!(gone.kind(), ErrorKind::NotFound);
-    assert!(open(&path).get(b"/f").unwrap() == content(1 << 20, 3));
+    assert!(open(&path).files().read(b"/f").unwrap() == content(1 << 20, 3));
     assert_sound(&parent);
 }
 
@@ -538,17 +569,18 @@ fn a_workspace_in_use_does_not_end() {
 fn a_transaction_without_its_owner_is_swept_and_one_by_hand_is_not() {
     let dir = tempfile::tempdir().unwrap();
     let path = create(dir.path());
-    open(&path).put(b"/f", b"base").unwrap();
+    open(&path).files().write(b"/f", b"base").unwrap();
     let (by_hand, workspace) = larder::begin_detached(&path, "by hand").unwrap();
     let view = open(&workspace);
-    view.put(b"/f", &content(1 << 20, 3)).unwrap();
+    view.files().write(b"/f", content(1 << 20, 3)).unwrap();
     view.close().unwrap();
     // A killed owner leaves rows, grants, a directory, and no lock.
     let bound = begin(&path);
     bound
         .database()
         .unwrap()
-        .put(b"/g", &content(5 << 20, 4))
+        .files()
+        .write(b"/g", content(5 << 20, 4))
         .unwrap();
     bound.database().unwrap().sync().unwrap();
     let killed = bound.directory();
@@ -575,7 +607,10 @@ fn a_transaction_without_its_owner_is_swept_and_one_by_hand_is_not() {
         larder::commit_long(&path, by_hand).unwrap(),
         TransactionOutcome::Committed
     );
-    assert_eq!(parent.resolve(b"/f", true).unwrap().size_bytes, 1 << 20);
+    assert_eq!(
+        parent.nodes().resolve(b"/f", true).unwrap().size_bytes,
+        1 << 20
+    );
     assert_sound(&parent);
 }
 
@@ -592,7 +627,8 @@ fn numbers_of_inodes_never_meet() {
             ("2", two.database().unwrap()),
         ] {
             database
-                .put(format!("/{side}{at}").as_bytes(), &content(5000, at))
+                .files()
+                .write(format!("/{side}{at}").as_bytes(), content(5000, at))
                 .unwrap();
         }
     }

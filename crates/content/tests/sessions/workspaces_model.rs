@@ -46,7 +46,7 @@ fn look(database: &Database) -> Look {
         else {
             panic!("{row:?}")
         };
-        let content = (kind == "file").then(|| database.get(path.as_bytes()).unwrap());
+        let content = (kind == "file").then(|| database.files().read(path.as_bytes()).unwrap());
         let seen = Seen {
             ino: *ino as u64,
             mode: mode(database, path),
@@ -67,9 +67,10 @@ fn random_round(seed: u64) -> bool {
         for file in 0..4 {
             let length = 1000 + rng.below(80_000) as usize;
             parent
-                .put(
+                .files()
+                .write(
                     format!("/d{at}/f{file}").as_bytes(),
-                    &content(length, rng.bits() as u8),
+                    content(length, rng.bits() as u8),
                 )
                 .unwrap();
         }
@@ -186,18 +187,25 @@ fn random_change(database: &Database, rng: &mut Rng, side: &str) {
     }
     let file = (*rng.pick(&files)).clone();
     let dir = (*rng.pick(&dirs)).clone();
-    let node = |path: &str| database.resolve(path.as_bytes(), false).unwrap().node;
+    let node = |path: &str| {
+        database
+            .nodes()
+            .resolve(path.as_bytes(), false)
+            .unwrap()
+            .node
+    };
     match rng.below(10) {
         0 => drop(
             database
-                .put(
+                .files()
+                .write(
                     file.as_bytes(),
-                    &content(rng.below(90_000) as usize, rng.bits() as u8),
+                    content(rng.below(90_000) as usize, rng.bits() as u8),
                 )
                 .unwrap(),
         ),
         1 => {
-            let handle = database.open_file(node(&file), true).unwrap();
+            let handle = database.nodes().open(node(&file), true).unwrap();
             handle
                 .write_at(rng.below(50_000), &[rng.bits() as u8; 300])
                 .unwrap();
@@ -207,33 +215,35 @@ fn random_change(database: &Database, rng: &mut Rng, side: &str) {
         4 | 5 => {
             let path = format!("{dir}/{side}{}", rng.below(4));
             database
-                .put(
+                .files()
+                .write(
                     path.as_bytes(),
-                    &content(rng.below(50_000) as usize, rng.bits() as u8),
+                    content(rng.below(50_000) as usize, rng.bits() as u8),
                 )
                 .unwrap();
         }
         6 => drop(
             database
-                .put(format!("{dir}/n{}", rng.below(6)).as_bytes(), b"new")
+                .files()
+                .write(format!("{dir}/n{}", rng.below(6)).as_bytes(), b"new")
                 .unwrap(),
         ),
         7 => {
             let to = format!("{dir}/r{}", rng.below(12));
-            if database.resolve(to.as_bytes(), false).is_err() {
+            if database.nodes().resolve(to.as_bytes(), false).is_err() {
                 rename(database, &file, &to);
             }
         }
         8 => {
             let path = format!("/d{}", 3 + rng.below(6));
-            if database.resolve(path.as_bytes(), false).is_err() {
+            if database.nodes().resolve(path.as_bytes(), false).is_err() {
                 mkdir(database, &path);
             }
         }
         _ => {
-            let (parent, name) = database.resolve_parent(dir.as_bytes()).unwrap();
+            let (parent, name) = database.nodes().resolve_parent(dir.as_bytes()).unwrap();
             // Full ones stay.
-            if let Err(error) = database.remove_dir(parent, &name) {
+            if let Err(error) = database.nodes().remove_dir(parent, &name) {
                 assert_eq!(error.kind(), ErrorKind::NotEmpty);
             }
         }

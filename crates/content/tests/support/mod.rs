@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use larder::{
-    AllocateMode, Caller, Database, DefragOptions, EngineOptions, ErrorKind, FileHandle, FileKind,
-    Name, NewNode, NodeId, OpenOptions, RenameMode, Result, SetAttr, XattrMode,
+    AllocateMode, Caller, Database, DatabaseOptions, DefragOptions, EngineOptions, ErrorKind,
+    FileHandle, FileKind, Name, NewNode, NodeId, RenameMode, Result, SetAttr, XattrMode,
 };
 use larder_testkit::{
     Disk, Entry, EntryKind, Op, Script, SimStorage, Tree, explain_difference, fill,
@@ -70,11 +70,11 @@ impl ContentTree {
             }
             Op::Rmdir { path } => {
                 let (parent, name) = place(database, &self.at(path))?;
-                database.remove_dir(parent, &name)
+                database.nodes().remove_dir(parent, &name)
             }
             Op::Unlink { path } => {
                 let (parent, name) = place(database, &self.at(path))?;
-                database.unlink(parent, &name)
+                database.nodes().unlink(parent, &name)
             }
             Op::Anonymous {
                 path,
@@ -88,13 +88,18 @@ impl ContentTree {
                     gid: 8,
                     umask: 0,
                 };
-                let (attr, file) = database.create_anonymous(parent, *mode, true, caller)?;
+                let (attr, file) = database
+                    .nodes()
+                    .create_anonymous(parent, *mode, true, caller)?;
                 file.write_at(0, &fill(*seed, *len))?;
-                database.link(attr.node, parent, &name).map(drop)
+                database.nodes().link(attr.node, parent, &name).map(drop)
             }
             Op::Link { from, to } => {
                 let (parent, name) = place(database, &self.at(to))?;
-                database.link(self.node(from)?, parent, &name).map(drop)
+                database
+                    .nodes()
+                    .link(self.node(from)?, parent, &name)
+                    .map(drop)
             }
             Op::Rename { from, to } => self.rename(from, to, RenameMode::Replace),
             Op::Exchange { one, other } => self.rename(one, other, RenameMode::Exchange),
@@ -133,17 +138,22 @@ impl ContentTree {
                 to,
             } => self.handle(path)?.move_range(*from, *len, *to),
             Op::SetXattr { path, name, value } => {
-                database.set_xattr(self.node(path)?, name.as_bytes(), value, XattrMode::Set)
+                database
+                    .attributes()
+                    .set(self.node(path)?, name.as_bytes(), value, XattrMode::Set)
             }
-            Op::RemoveXattr { path, name } => {
-                database.remove_xattr(self.node(path)?, name.as_bytes())
-            }
+            Op::RemoveXattr { path, name } => database
+                .attributes()
+                .remove(self.node(path)?, name.as_bytes()),
             Op::Chmod { path, mode } => {
                 let change = SetAttr {
                     mode: Some(*mode),
                     ..SetAttr::default()
                 };
-                database.set_attr(self.node(path)?, &change).map(drop)
+                database
+                    .nodes()
+                    .set_attr(self.node(path)?, &change)
+                    .map(drop)
             }
             Op::Sync { path } => self.handle(path)?.sync(),
             Op::SyncAll => database.sync(),
@@ -157,12 +167,14 @@ impl ContentTree {
         if shrinks {
             return Ok(self
                 .database
+                .maintenance()
                 .shrink(None, false, &mut |_, _| {})?
                 .moved_bytes);
         }
         let options = DefragOptions::default();
         Ok(self
             .database
+            .maintenance()
             .defrag(&[], &options, &mut |_| {})?
             .moved_bytes)
     }
@@ -170,13 +182,13 @@ impl ContentTree {
     /// Small overwrites that wait for being written in place.
     #[allow(dead_code)] // Not every test that has this module.
     pub fn redo_bytes(&self) -> Result<u64> {
-        Ok(self.database.space()?.redo_bytes)
+        Ok(self.database.maintenance().space()?.redo_bytes)
     }
 
     /// What content has taken.
     #[allow(dead_code)] // Not every test that has this module.
     pub fn used_bytes(&self) -> Result<u64> {
-        Ok(self.database.space()?.live_bytes)
+        Ok(self.database.maintenance().space()?.live_bytes)
     }
 
     /// Reads everything.
@@ -184,7 +196,7 @@ impl ContentTree {
         let mut tree = Tree::default();
         let root = match self.root.as_str() {
             "" => NodeId::ROOT,
-            root => self.database.resolve(root.as_bytes(), false)?.node,
+            root => self.database.nodes().resolve(root.as_bytes(), false)?.node,
         };
         self.walk_directory(root, "", &mut tree)?;
         Ok(tree)
@@ -192,12 +204,17 @@ impl ContentTree {
 
     /// What `check` finds when it reads all content.
     pub fn findings(&self) -> Result<Vec<String>> {
-        Ok(self.database.check(true, &mut |_, _| {})?.findings)
+        Ok(self
+            .database
+            .maintenance()
+            .check(true, &mut |_, _| {})?
+            .findings)
     }
 
     fn create(&self, path: &str, new: NewNode<'_>, mode: u32) -> Result<()> {
         let (parent, name) = place(&self.database, &self.at(path))?;
         self.database
+            .nodes()
             .create_node(
                 parent,
                 &name,
@@ -218,18 +235,23 @@ impl ContentTree {
             place(&self.database, &self.at(to))?,
         );
         self.database
+            .nodes()
             .rename(parent, &name, new_parent, &new_name, mode)
     }
 
     fn node(&self, path: &str) -> Result<NodeId> {
-        Ok(self.database.resolve(self.at(path).as_bytes(), false)?.node)
+        Ok(self
+            .database
+            .nodes()
+            .resolve(self.at(path).as_bytes(), false)?
+            .node)
     }
 
     fn handle(&mut self, path: &str) -> Result<&dyn FileHandle> {
         let node = self.node(path)?;
         let open = match self.handles.iter().position(|(open, _)| *open == node) {
             Some(index) => self.handles.remove(index),
-            None => (node, self.database.open_file(node, true)?),
+            None => (node, self.database.nodes().open(node, true)?),
         };
         if self.handles.len() == HANDLES_MAX {
             self.handles.remove(0);
@@ -244,6 +266,7 @@ impl ContentTree {
         loop {
             let listing = self
                 .database
+                .nodes()
                 .read_dir(directory, after.as_ref(), LISTING_MAX)?;
             for entry in &listing {
                 let path = format!("{path}/{}", entry.name);
@@ -260,11 +283,11 @@ impl ContentTree {
     }
 
     fn entry(&self, node: NodeId, path: &str) -> Result<Entry> {
-        let attr = self.database.attr(node)?;
+        let attr = self.database.nodes().metadata(node)?;
         let kind = match attr.kind {
             FileKind::Directory => EntryKind::Directory,
             FileKind::Symlink => EntryKind::Symlink(
-                String::from_utf8_lossy(&self.database.read_link(node)?).into_owned(),
+                String::from_utf8_lossy(&self.database.nodes().read_link(node)?).into_owned(),
             ),
             FileKind::File => EntryKind::File {
                 nlink: attr.nlink,
@@ -274,10 +297,10 @@ impl ContentTree {
             kind => panic!("{path}: no script makes a {}", kind.as_str()),
         };
         let mut xattrs = BTreeMap::new();
-        for name in self.database.xattrs(node)? {
+        for name in self.database.attributes().list(node)? {
             xattrs.insert(
                 String::from_utf8_lossy(&name).into_owned(),
-                self.database.xattr(node, &name)?,
+                self.database.attributes().get(node, &name)?,
             );
         }
         Ok(Entry {
@@ -291,7 +314,7 @@ impl ContentTree {
 
     /// The whole content, to its end and not beyond.
     fn read(&self, node: NodeId, size_bytes: u64) -> Result<Vec<u8>> {
-        let handle = self.database.open_file(node, false)?;
+        let handle = self.database.nodes().open(node, false)?;
         let mut bytes = vec![0; size_bytes as usize + 1];
         let mut len = 0;
         loop {
@@ -313,9 +336,9 @@ impl ContentTree {
 pub fn open(path: &Path, engine: EngineOptions) -> Result<ContentTree> {
     Ok(ContentTree::new(Database::open(
         path,
-        OpenOptions {
+        DatabaseOptions {
             engine,
-            ..OpenOptions::default()
+            ..DatabaseOptions::default()
         },
     )?))
 }
@@ -376,5 +399,5 @@ pub fn scratch() -> tempfile::TempDir {
 
 /// The directory that holds, or will hold, the last component of `path`, and that component.
 fn place(database: &Database, path: &str) -> Result<(NodeId, Name)> {
-    database.resolve_parent(path.as_bytes())
+    database.nodes().resolve_parent(path.as_bytes())
 }

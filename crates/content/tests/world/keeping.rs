@@ -316,7 +316,7 @@ impl World {
             let name = (was.snapshot)
                 .take_if(|name| is_meant && !self.keeping.held.contains(name.as_str()));
             if let Some(name) = name {
-                self.database.destroy_snapshot(&name).unwrap();
+                self.database.snapshots().destroy(&name).unwrap();
             }
         }
     }
@@ -339,9 +339,9 @@ impl World {
             is_guaranteed,
         });
         let how = format!("retention of {name}: {wanted:?}");
-        let set = self.database.set_store_retention(&name, wanted);
+        let set = self.database.history().set_store_retention(&name, wanted);
         set.unwrap_or_else(|error| panic!("seed {}, {how}: {error}", self.seed));
-        let found = self.database.store_retention(&name).unwrap();
+        let found = self.database.history().store_retention(&name).unwrap();
         assert_eq!(found, wanted, "seed {}, {how}", self.seed);
         let was = std::mem::replace(
             &mut self.keeping.stores.entry(store).or_default().own,
@@ -397,7 +397,10 @@ impl World {
         let held = self.held_seqs().filter(|seq| *seq >= before.of(store));
         let to_seq = held.fold(to_seq, u64::min).max(before.of(store));
         let prune = |is_dry: bool| {
-            let done = self.database.prune_store(&name, to.clone(), is_dry);
+            let done = self
+                .database
+                .history()
+                .prune_store(&name, to.clone(), is_dry);
             done.unwrap_or_else(|error| panic!("seed {}, {how}: {error}", self.seed))
         };
         let (dry, wet) = (prune(true), prune(false));
@@ -447,9 +450,9 @@ impl World {
         let default = &mut self.keeping.default;
         default.is_guaranteed = !default.is_guaranteed;
         let wanted = *default;
-        self.database.set_retention(wanted).unwrap();
+        self.database.history().set_retention(wanted).unwrap();
         assert_eq!(
-            self.database.retention().unwrap(),
+            self.database.history().retention().unwrap(),
             wanted,
             "seed {}",
             self.seed
@@ -475,16 +478,16 @@ impl World {
             None => self.rng.pick(&all).clone(),
         };
         if self.keeping.held.remove(&name) {
-            self.database.release_snapshot(&name, "model").unwrap();
+            self.database.snapshots().release(&name, "model").unwrap();
             return self.count("hold ended");
         }
-        self.database.hold_snapshot(&name, "model").unwrap();
-        let refused = self.database.destroy_snapshot(&name).unwrap_err();
+        self.database.snapshots().hold(&name, "model").unwrap();
+        let refused = self.database.snapshots().destroy(&name).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::InvalidInput, "{refused}");
         // Not for ever: it keeps all that came later.
         match self.keeping.held.len() {
             0 => drop(self.keeping.held.insert(name)),
-            _ => self.database.release_snapshot(&name, "model").unwrap(),
+            _ => self.database.snapshots().release(&name, "model").unwrap(),
         }
         self.count("hold");
     }
@@ -522,14 +525,19 @@ impl World {
         let now = self.before();
         self.age();
         let before = beginnings(&self.database);
-        let space = self.database.space().unwrap();
+        let space = self.database.maintenance().space().unwrap();
         let less = self.rng.below(space.retired_bytes / 2 + 1);
         let wanted = space.available_bytes.saturating_sub(less) / BLOCK_BYTES * BLOCK_BYTES;
         if wanted == 0 {
             return;
         }
-        let node = self.database.resolve(b"/marker", false).unwrap().node;
-        let file = self.database.open_file(node, true).unwrap();
+        let node = self
+            .database
+            .nodes()
+            .resolve(b"/marker", false)
+            .unwrap()
+            .node;
+        let file = self.database.nodes().open(node, true).unwrap();
         let how = AllocateMode::Allocate { keep_size: true };
         let promised = file.allocate(how, 0, wanted);
         promised.unwrap_or_else(|error| {
@@ -576,7 +584,7 @@ impl Beginnings {
 }
 
 fn beginnings(database: &Database) -> Beginnings {
-    let report = database.history().unwrap();
+    let report = database.history().report().unwrap();
     let own = report.own.iter();
     Beginnings {
         base: report.begins_seq.0,

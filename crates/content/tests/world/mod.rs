@@ -19,16 +19,18 @@
 pub mod coverage;
 mod keeping;
 mod operations;
+mod rows;
 mod seen;
 
 use crate::support::ContentTree;
 use coverage::{BY_API, BY_SESSIONS, BY_SQL, COMPACTION, Coverage};
 use keeping::Keeping;
 use larder::{
-    CreateOptions, Database, DefragOptions, EngineOptions, Error, ErrorKind, Moment, OpenOptions,
-    Retention, SqlSession, SqlValue, StoreId,
+    CreateOptions, Database, DatabaseOptions, DefragOptions, EngineOptions, Error, ErrorKind,
+    Moment, Retention, SqlSession, SqlValue, StoreId,
 };
 use larder_testkit::{Generator, Mix, Model, Op, Rng, digest, explain_difference};
+use rows::{literal, note_row};
 use seen::{BY_FUNCTIONS, BY_SESSION, EVERYTHING, see_functions, see_session};
 pub use seen::{ON_A_MOUNT, Sight, as_shown, find_difference, see, see_mount};
 use std::collections::{BTreeMap, BTreeSet};
@@ -137,26 +139,30 @@ impl World {
         Database::create_with(path, &create, &options.engine).unwrap();
         let database = open(path, &options.engine);
         for store in ["one", "two"] {
-            database.create_store(store, "files", None, None).unwrap();
+            database
+                .stores()
+                .create(store, "files", None, None)
+                .unwrap();
         }
-        let (parent, name) = database.resolve_parent(b"/w").unwrap();
+        let (parent, name) = database.nodes().resolve_parent(b"/w").unwrap();
         let (new, owner) = (larder::NewNode::Directory, larder::Caller::current());
         database
+            .nodes()
             .create_node(parent, &name, new, 0o755, owner)
             .unwrap();
-        database.put(b"/marker", b"").unwrap();
-        let mut sql = database.sql(false).unwrap();
+        database.files().write(b"/marker", b"").unwrap();
+        let mut sql = database.sql().open(false).unwrap();
         sql.execute(ALBUM, &mut |_| Ok(())).unwrap();
         drop(sql);
-        database.track_table("album").unwrap();
+        database.sql().track_table("album").unwrap();
         database.sync().unwrap();
         // What is taken back later is not one of these.
-        let node = database.resolve(b"/marker", false).unwrap().node;
+        let node = database.nodes().resolve(b"/marker", false).unwrap().node;
         let mode = larder::SetAttr {
             mode: Some(0o600),
             ..larder::SetAttr::default()
         };
-        database.set_attr(node, &mode).unwrap();
+        database.nodes().set_attr(node, &mode).unwrap();
         database.sync().unwrap();
         let mut world = World {
             seed,
@@ -184,8 +190,13 @@ impl World {
     /// What is below `root` now belongs to the world.
     fn add_branch(&mut self, root: &str) {
         let seed = self.rng.bits();
-        let node = self.database.resolve(root.as_bytes(), false).unwrap().node;
-        let stores = self.database.stores().unwrap();
+        let node = self
+            .database
+            .nodes()
+            .resolve(root.as_bytes(), false)
+            .unwrap()
+            .node;
+        let stores = self.database.stores().list().unwrap();
         let info = stores.into_iter().find(|info| info.store == node.store);
         self.keeping.add(node.store);
         self.branches.push(Branch {
@@ -282,7 +293,10 @@ impl World {
                 let full = format!("{}{path}", branch.root);
                 let sql = "UPDATE main SET mode = ?2 WHERE ino = ino(?1)";
                 let values = [SqlValue::Text(full), SqlValue::Integer((*mode).into())];
-                let run = self.database.transaction(|txn| txn.sql(sql, &values));
+                let run = self
+                    .database
+                    .transactions()
+                    .run(|txn| txn.sql(sql, &values));
                 run.unwrap_or_else(|error| panic!("seed {}, {op:?}: {error}", self.seed));
                 branch.generator.note_made(&op);
                 return self.count("attributes by SQL");
@@ -303,7 +317,10 @@ impl World {
             return self.change_row(Some(values));
         }
         let sql = "SELECT write_content(?1, ?2)";
-        let run = self.database.transaction(|txn| txn.sql(sql, &values));
+        let run = self
+            .database
+            .transactions()
+            .run(|txn| txn.sql(sql, &values));
         run.unwrap_or_else(|error| panic!("seed {}, {op:?}: {error}", self.seed));
     }
 
@@ -331,12 +348,12 @@ impl World {
             for (at, value) in values.iter().enumerate().rev() {
                 sql = sql.replace(&format!("?{}", at + 1), &literal(value));
             }
-            let mut session = self.database.sql(false).unwrap();
+            let mut session = self.database.sql().open(false).unwrap();
             let run = session.execute(&sql, &mut |_| Ok(()));
             run.unwrap_or_else(|error| panic!("seed {}, {sql}: {error}", self.seed));
             return self.count("rows by plain SQL");
         }
-        let run = self.database.transaction(|txn| {
+        let run = self.database.transactions().run(|txn| {
             txn.sql(sql, &values)?;
             match &file {
                 Some(file) => txn.sql("SELECT write_content(?1, ?2)", file).map(drop),
@@ -374,10 +391,19 @@ impl World {
     /// Content is moved to where it lies better.
     pub fn defrag(&mut self) {
         let options = DefragOptions::default();
-        let report = self.database.defrag(&[], &options, &mut |_| {}).unwrap();
+        let report = self
+            .database
+            .maintenance()
+            .defrag(&[], &options, &mut |_| {})
+            .unwrap();
         let mut moved_bytes = report.moved_bytes;
         for _ in 0..3 {
-            moved_bytes += self.database.compact_step().unwrap().moved_bytes;
+            moved_bytes += self
+                .database
+                .maintenance()
+                .compact_step()
+                .unwrap()
+                .moved_bytes;
         }
         self.count("defrag");
         if moved_bytes > 0 {
@@ -387,7 +413,7 @@ impl World {
 
     /// This session knows what others have committed. Who has the writer lock does.
     pub fn learn(&self) {
-        let refused = self.database.destroy_snapshot("nobody").unwrap_err();
+        let refused = self.database.snapshots().destroy("nobody").unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::NotFound);
     }
 
@@ -397,18 +423,18 @@ impl World {
         self.learn();
         // What plain SQL did gets a commit.
         let now = Moment::At(self.database.now_ns());
-        self.database.resolve_moment(&now).unwrap();
+        self.database.history().resolve(&now).unwrap();
         let snapshot = self.rng.chance(6).then(|| {
             self.given += 1;
             format!("s{}", self.given)
         });
         let mut kept_seq = 0;
         if let Some(name) = &snapshot {
-            kept_seq = self.database.create_snapshot(name).unwrap().seq.0;
+            kept_seq = self.database.snapshots().create(name).unwrap().seq.0;
             self.count("snapshot");
         }
         let at_ns = self.database.now_ns();
-        let (seq, _) = self.database.resolve_moment(&Moment::At(at_ns)).unwrap();
+        let (seq, _) = self.database.history().resolve(&Moment::At(at_ns)).unwrap();
         assert!(kept_seq <= seq, "seed {}: {kept_seq}, {seq}", self.seed);
         let mut sights = BTreeMap::new();
         for branch in &self.branches {
@@ -444,7 +470,7 @@ impl World {
 
     fn present_rows(&self) -> Rows {
         let mut rows = Rows::new();
-        let mut session = self.database.sql(true).unwrap();
+        let mut session = self.database.sql().open(true).unwrap();
         let run = session.execute("SELECT * FROM album", &mut |row| {
             note_row(&mut rows, row.values);
             Ok(())
@@ -521,7 +547,12 @@ impl World {
             self.look_at_branch(&past, was, nth, &reached);
         }
         let mut rows = Rows::new();
-        for row in database.rows_as_of(&past, "album", None).unwrap().rows {
+        for row in database
+            .sql()
+            .rows_as_of(&past, "album", None)
+            .unwrap()
+            .rows
+        {
             note_row(&mut rows, row.values);
         }
         assert_eq!(rows, was.rows, "seed {}, rows as of {moment:?}", self.seed);
@@ -539,7 +570,7 @@ impl World {
         let branch = &self.branches[nth];
         if was.sight(branch).is_none() {
             // It came later, so it is not there.
-            let found = past.resolve(branch.root.as_bytes(), false);
+            let found = past.nodes().resolve(branch.root.as_bytes(), false);
             let refused = found.map(drop).unwrap_err();
             match reached.contains(&StoreId::MAIN) {
                 true => assert_eq!(refused.kind(), ErrorKind::NotFound),
@@ -567,7 +598,7 @@ impl World {
         // What it shows stays as it is.
         let pin = database.as_of(&Moment::Seq(was.seq)).unwrap();
         let reached = by_way_of_main(self.reached(database, was));
-        let mut session = database.sql(true).unwrap();
+        let mut session = database.sql().open(true).unwrap();
         for nth in 0..self.branches.len() {
             let branch = &self.branches[nth];
             if was.sight(branch).is_none() {
@@ -577,7 +608,7 @@ impl World {
             self.require_by_sql(was, &named, nth, (found, &reached), BY_FUNCTIONS);
         }
         if self.rng.chance(30) {
-            let mut session: SqlSession = database.sql_as_of(&self.name(was)).unwrap();
+            let mut session: SqlSession = database.sql().open_as_of(&self.name(was)).unwrap();
             let found = see_session(&mut session, &self.branches[0].root);
             self.require_by_sql(was, "a session", 0, (found, &reached), BY_SESSION);
             self.saw_some(BY_SESSIONS, was, &reached);
@@ -616,7 +647,11 @@ impl World {
 
     /// What must be true of every database.
     pub fn check(&self, database: &Database) {
-        let findings = database.check(true, &mut |_, _| {}).unwrap().findings;
+        let findings = database
+            .maintenance()
+            .check(true, &mut |_, _| {})
+            .unwrap()
+            .findings;
         assert_eq!(
             findings,
             Vec::<String>::new(),
@@ -632,7 +667,7 @@ impl World {
         let sight = see(&self.database, &branch.root).unwrap();
         let read = |path: &str| {
             let path = format!("{}{path}", branch.root);
-            self.database.get(path.as_bytes()).unwrap()
+            self.database.files().read(path.as_bytes()).unwrap()
         };
         let model = Model::of(&seen::tree(&sight), read);
         branch.generator.go_on_from(model);
@@ -648,34 +683,11 @@ pub fn by_way_of_main(reached: BTreeSet<StoreId>) -> BTreeSet<StoreId> {
 }
 
 fn open(path: &Path, engine: &EngineOptions) -> Database {
-    let options = OpenOptions {
+    let options = DatabaseOptions {
         engine: engine.clone(),
-        ..OpenOptions::default()
+        ..DatabaseOptions::default()
     };
     Database::open(path, options).unwrap()
-}
-
-fn note_row(rows: &mut Rows, mut values: Vec<SqlValue>) {
-    let SqlValue::Integer(id) = values.remove(0) else {
-        panic!("a key")
-    };
-    assert_eq!(rows.insert(id, values), None, "two rows with one key");
-}
-
-/// As SQL writes it.
-fn literal(value: &SqlValue) -> String {
-    match value {
-        SqlValue::Null => "NULL".to_owned(),
-        // The least number has no literal.
-        SqlValue::Integer(i64::MIN) => format!("({} - 1)", i64::MIN + 1),
-        SqlValue::Integer(number) => number.to_string(),
-        SqlValue::Real(number) => format!("{number:e}"),
-        SqlValue::Text(text) => format!("'{}'", text.replace('\'', "''")),
-        SqlValue::Blob(bytes) => {
-            let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-            format!("x'{digits}'")
-        }
-    }
 }
 
 /// What a large operation may answer when it cannot be done here; it must then have done nothing.

@@ -148,9 +148,11 @@ impl World {
         let past = is_past.then(|| self.database.as_of(&moment).unwrap());
         let is_reached = !is_past || self.is_shown(&source, nth);
         let (full_from, full_to) = (format!("{root}{from}"), format!("{root}{to}"));
-        let outcome =
-            self.database
-                .clone_path(past.as_ref(), full_from.as_bytes(), full_to.as_bytes());
+        let outcome = self.database.files().clone_path(
+            past.as_ref(),
+            full_from.as_bytes(),
+            full_to.as_bytes(),
+        );
         drop(past);
         let how = format!("clone {from} {to} of commit {}", source.seq);
         if !is_reached {
@@ -209,6 +211,7 @@ impl World {
         let (from, to) = (self.branches[nth].root.clone(), format!("/c{}", self.given));
         let report = self
             .database
+            .files()
             .clone_path(None, from.as_bytes(), to.as_bytes())
             .unwrap();
         assert!(report.is_store, "seed {}, {from}: {report:?}", self.seed);
@@ -256,11 +259,13 @@ impl World {
         let is_reached = self.is_shown(&was, nth);
         let planned = self
             .database
+            .history()
             .restore(&past, Some(full.as_bytes()), &options);
         self.require_unchanged(&now, "a dry restore", |_| true);
         options.is_dry = false;
         let outcome = self
             .database
+            .history()
             .restore(&past, Some(full.as_bytes()), &options);
         drop(past);
         assert_eq!(
@@ -378,8 +383,8 @@ impl World {
     fn undo(&mut self) {
         let now = self.before();
         let seq = now.seq - self.rng.below(4).min(now.seq - self.moments[0].seq);
-        let planned = self.database.undo(seq, true);
-        let outcome = self.database.undo(seq, false);
+        let planned = self.database.history().undo(seq, true);
+        let outcome = self.database.history().undo(seq, false);
         let how = format!("undo of commit {seq}, the newest is {}", now.seq);
         if let Err(error) = &outcome {
             let kinds = [
@@ -444,7 +449,10 @@ impl World {
         }
         let root = self.branches[nth].root.clone();
         let full = |path: &str| format!("{root}{path}").into_bytes();
-        self.database.promote(&full(&one), &full(&other)).unwrap();
+        self.database
+            .history()
+            .promote(&full(&one), &full(&other))
+            .unwrap();
         let branch = &self.branches[nth];
         let found = self.now(branch);
         for (here, there) in [(&one, &other), (&other, &one)] {
@@ -474,7 +482,10 @@ impl World {
             self.branches[one].root.clone(),
             self.branches[other].root.clone(),
         );
-        self.database.promote(a.as_bytes(), b.as_bytes()).unwrap();
+        self.database
+            .history()
+            .promote(a.as_bytes(), b.as_bytes())
+            .unwrap();
         self.branches[one].root = b;
         self.branches[other].root = a;
         self.renew_api();
@@ -513,9 +524,9 @@ impl World {
         };
         let unshown = self.branches.iter().find(|branch| is_unshown(branch));
         let unshown = unshown.map(|branch| branch.name.clone());
-        let planned = self.database.rollback(&moment, path, true);
+        let planned = self.database.history().rollback(&moment, path, true);
         self.require_unchanged(&now, "a dry rollback", |_| true);
-        let outcome = self.database.rollback(&moment, path, false);
+        let outcome = self.database.history().rollback(&moment, path, false);
         drop(pin);
         if let Some(name) = unshown {
             for refused in [planned.map(drop), outcome.map(drop)] {
@@ -559,7 +570,7 @@ impl World {
         let gone: Vec<Was> = self.moments.drain(..gone).collect();
         self.raise_all(&cut);
         let older = PruneCut::OlderThan(Moment::Seq(cut.seq));
-        self.database.prune(older, None, false).unwrap();
+        self.database.history().prune(older, None, false).unwrap();
         for was in gone.iter().filter(|_| !may_stay) {
             let refused = self.database.as_of(&Moment::Seq(was.seq)).err().unwrap();
             assert!(refused.to_string().contains("history begins"), "{refused}");

@@ -138,7 +138,7 @@ pub fn tree(sight: &Sight) -> Tree {
 /// By the API: all below the directory `root` of a database of any moment.
 pub fn see(database: &Database, root: &str) -> Result<Sight> {
     let mut sight = Sight::new();
-    let node = database.resolve(root.as_bytes(), false)?.node;
+    let node = database.nodes().resolve(root.as_bytes(), false)?.node;
     sight.insert(String::new(), seen(database, node, String::new())?);
     see_directory(database, node, "", &mut sight)?;
     Ok(sight)
@@ -152,7 +152,9 @@ fn see_directory(
 ) -> Result<()> {
     let mut after: Option<Name> = None;
     loop {
-        let listing = database.read_dir(directory, after.as_ref(), LISTING_MAX)?;
+        let listing = database
+            .nodes()
+            .read_dir(directory, after.as_ref(), LISTING_MAX)?;
         for entry in &listing {
             let path = format!("{at}/{}", entry.name);
             sight.insert(path.clone(), seen(database, entry.node, path.clone())?);
@@ -168,12 +170,12 @@ fn see_directory(
 }
 
 fn seen(database: &Database, node: NodeId, path: String) -> Result<Seen> {
-    let attr = database.attr(node)?;
+    let attr = database.nodes().metadata(node)?;
     let kind = match attr.kind {
         FileKind::Directory => EntryKind::Directory,
-        FileKind::Symlink => {
-            EntryKind::Symlink(String::from_utf8_lossy(&database.read_link(node)?).into_owned())
-        }
+        FileKind::Symlink => EntryKind::Symlink(
+            String::from_utf8_lossy(&database.nodes().read_link(node)?).into_owned(),
+        ),
         FileKind::File => {
             let bytes = read(database, node, attr.size_bytes)?;
             EntryKind::File {
@@ -185,8 +187,8 @@ fn seen(database: &Database, node: NodeId, path: String) -> Result<Seen> {
         kind => panic!("{path}: nobody makes a {}", kind.as_str()),
     };
     let mut xattrs = BTreeMap::new();
-    for name in database.xattrs(node)? {
-        let value = database.xattr(node, &name)?;
+    for name in database.attributes().list(node)? {
+        let value = database.attributes().get(node, &name)?;
         xattrs.insert(String::from_utf8_lossy(&name).into_owned(), value);
     }
     Ok(Seen {
@@ -206,7 +208,7 @@ fn seen(database: &Database, node: NodeId, path: String) -> Result<Seen> {
 
 /// The whole content, to its end and not beyond.
 fn read(database: &Database, node: NodeId, size_bytes: u64) -> Result<Vec<u8>> {
-    let handle = database.open_file(node, false)?;
+    let handle = database.nodes().open(node, false)?;
     let mut bytes = vec![0; size_bytes as usize + 1];
     let mut len = 0;
     loop {

@@ -7,7 +7,7 @@
 //! allow nobody more than either.
 
 use crate::options::HistoryAccess;
-use larder::{Attr, Database, Error, ErrorKind, Ino, NodeId};
+use larder::{Database, Error, ErrorKind, Ino, Metadata, NodeId};
 
 /// The set-id and sticky bits, which are nobody's permissions.
 const SPECIAL: u32 = 0o7000;
@@ -21,9 +21,9 @@ pub(crate) fn limit(
     access: HistoryAccess,
     present: &Database,
     tree: &Database,
-    attr: Attr,
-) -> Result<Attr, Error> {
-    let Some(node) = tree.present_node(attr.node) else {
+    attr: Metadata,
+) -> Result<Metadata, Error> {
+    let Some(node) = tree.sessions().present_node(attr.node) else {
         return Ok(attr);
     };
     match access {
@@ -32,7 +32,7 @@ pub(crate) fn limit(
         // Root needs no permission to enter, and everything is below.
         HistoryAccess::Root if node.ino == Ino::ROOT => {
             let mode = attr.mode & SPECIAL;
-            return Ok(Attr { mode, ..attr });
+            return Ok(Metadata { mode, ..attr });
         }
         HistoryAccess::Root => return Ok(attr),
     }
@@ -41,7 +41,7 @@ pub(crate) fn limit(
     };
     let lists = (acl(tree, attr.node)?, acl(present, now.node)?);
     let mode = both(&attr, &now) & allowed_by_lists(&lists, &attr, &now);
-    Ok(Attr {
+    Ok(Metadata {
         uid: now.uid,
         gid: now.gid,
         mode,
@@ -55,8 +55,8 @@ fn attr_now(
     present: &Database,
     tree: &Database,
     (then, node): (NodeId, NodeId),
-) -> Result<Option<Attr>, Error> {
-    let find = |node| match present.attr(node) {
+) -> Result<Option<Metadata>, Error> {
+    let find = |node| match present.nodes().metadata(node) {
         // One without a name is what somebody has open.
         Ok(attr) if attr.nlink > 0 => Ok(Some(attr)),
         Ok(_) => Ok(None),
@@ -65,13 +65,17 @@ fn attr_now(
     };
     match find(node)? {
         Some(attr) => Ok(Some(attr)),
-        None => tree.saved_since(then)?.map_or(Ok(None), find),
+        None => tree.nodes().saved_since(then)?.map_or(Ok(None), find),
     }
 }
 
 /// The bits that access control lists, of then and of now, leave: the kernel goes by the list of
 /// then, for the owner and the group of now, and only while the group has any bit.
-fn allowed_by_lists<L: PartialEq>(lists: &(Option<L>, Option<L>), then: &Attr, now: &Attr) -> u32 {
+fn allowed_by_lists<L: PartialEq>(
+    lists: &(Option<L>, Option<L>),
+    then: &Metadata,
+    now: &Metadata,
+) -> u32 {
     let is_same_user = then.uid == now.uid;
     match lists {
         (None, None) => ALL,
@@ -84,7 +88,7 @@ fn allowed_by_lists<L: PartialEq>(lists: &(Option<L>, Option<L>), then: &Attr, n
 }
 
 /// The permission bits of a directory that leads to moments: as the root's, for reading.
-pub(super) fn leading(access: HistoryAccess, root: &Attr, has_list: bool) -> u32 {
+pub(super) fn leading(access: HistoryAccess, root: &Metadata, has_list: bool) -> u32 {
     match access {
         HistoryAccess::Root => 0, // Root needs none.
         _ if has_list => root.mode & 0o500,
@@ -98,7 +102,7 @@ pub(super) fn has_acl(database: &Database, node: NodeId) -> Result<bool, Error> 
 }
 
 fn acl(database: &Database, node: NodeId) -> Result<Option<Vec<u8>>, Error> {
-    match database.xattr(node, ACCESS_XATTR) {
+    match database.attributes().get(node, ACCESS_XATTR) {
         Ok(list) => Ok(Some(list)),
         Err(error)
             if matches!(
@@ -114,7 +118,7 @@ fn acl(database: &Database, node: NodeId) -> Result<Option<Vec<u8>>, Error> {
 
 /// The mode for the owner and the group of now. Who is somebody else then and now gets what every
 /// class that he may have been in allows.
-fn both(then: &Attr, now: &Attr) -> u32 {
+fn both(then: &Metadata, now: &Metadata) -> u32 {
     let (is_same_user, is_same_group) = (then.uid == now.uid, then.gid == now.gid);
     let [owner, group, other] = [6, 3, 0].map(|shift| then.mode >> shift & 0o7);
     let if_moved = |moved: bool, bits: u32| if moved { bits } else { 0o7 };
@@ -136,16 +140,16 @@ mod tests {
     use super::*;
     use larder::{FileKind, StoreId};
 
-    fn attr(uid: u32, gid: u32, mode: u32) -> Attr {
+    fn attr(uid: u32, gid: u32, mode: u32) -> Metadata {
         let (store, ino) = (StoreId::MAIN, Ino(2));
-        Attr {
+        Metadata {
             uid,
             gid,
-            ..Attr::new(NodeId { store, ino }, FileKind::File, mode)
+            ..Metadata::new(NodeId { store, ino }, FileKind::File, mode)
         }
     }
 
-    fn allowed(user: (u32, u32), of: &Attr) -> u32 {
+    fn allowed(user: (u32, u32), of: &Metadata) -> u32 {
         let shift = match user {
             (uid, _) if uid == of.uid => 6,
             (_, gid) if gid == of.gid => 3,
@@ -192,7 +196,7 @@ mod tests {
     fn what_a_list_says_of_others_counts_for_nobody_else() {
         let (then, now) = (attr(1, 1, 0o664), attr(1, 1, 0o664));
         let (given, moved) = (attr(2, 1, 0o664), attr(1, 2, 0o664));
-        let left = |lists, now: &Attr| allowed_by_lists(&lists, &then, now);
+        let left = |lists, now: &Metadata| allowed_by_lists(&lists, &then, now);
         for now in [&now, &given, &moved] {
             assert_eq!(left((None, None), now), ALL);
         }

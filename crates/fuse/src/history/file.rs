@@ -1,7 +1,7 @@
 //! An open regular file of the past.
 
 use super::open::Open;
-use larder::{Attr, Error, FileContent, FileHandle, NodeId, SeekTarget};
+use larder::{Error, FileContent, FileHandle, Metadata, NodeId, SeekTarget};
 use std::sync::Arc;
 
 /// Reads a file as it was, under the node that the mount shows for it.
@@ -38,9 +38,9 @@ impl FileHandle for PastFile {
         Ok(())
     }
 
-    fn attr(&self) -> Result<Attr, Error> {
-        let attr = self.file.attr()?;
-        Ok(Attr {
+    fn metadata(&self) -> Result<Metadata, Error> {
+        let attr = self.file.metadata()?;
+        Ok(Metadata {
             node: self.node,
             ..attr
         })

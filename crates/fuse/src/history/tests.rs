@@ -1,7 +1,7 @@
 //! What is kept of moments, and for how long.
 
 use super::*;
-use larder::{CreateOptions, OpenOptions};
+use larder::{CreateOptions, DatabaseOptions};
 
 fn name(text: &str) -> Name {
     Name::new(text.as_bytes()).unwrap()
@@ -16,15 +16,16 @@ fn database(dir: &std::path::Path, count: u64) -> (Database, Vec<u64>) {
     };
     let path = dir.join("t.larder");
     Database::create(&path, &options).unwrap();
-    let database = Database::open(&path, OpenOptions::default()).unwrap();
+    let database = Database::open(&path, DatabaseOptions::default()).unwrap();
     let commits = (0..count)
         .map(|index| {
             database
-                .put(b"/f", format!("content {index}").as_bytes())
+                .files()
+                .write(b"/f", format!("content {index}").as_bytes())
                 .unwrap();
             database.sync().unwrap();
             let now = Moment::At(database.now_ns());
-            database.resolve_moment(&now).unwrap().0
+            database.history().resolve(&now).unwrap().0
         })
         .collect();
     (database, commits)
@@ -105,7 +106,7 @@ fn a_distance_in_time_stays_where_it_is_while_it_is_used() {
     let now = name("-0s");
     let first = history.lookup(Directory::At, &now).unwrap().node;
     assert_eq!(read(&history, first), b"content 2");
-    database.put(b"/f", b"later").unwrap();
+    database.files().write(b"/f", b"later").unwrap();
     database.sync().unwrap();
     let again = history.lookup(Directory::At, &now).unwrap().node;
     assert_eq!(again, first);

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)] // Helpers outside test functions are tests too.
 
 use crate::common::{Ext4, TestMount, database_path, shell};
-use larder::{Database, OpenOptions};
+use larder::{Database, DatabaseOptions};
 use larder_fuse::AccessTimes;
 use std::fs::{self, File, FileTimes, OpenOptions as Open};
 use std::io::{Read, Write};
@@ -263,10 +263,14 @@ fn another_mount_keeps_what_it_has() {
     let mut mount = TestMount::new();
     fs::write(mount.path("f"), "x").unwrap();
     fs::write(mount.path("g"), "x").unwrap();
-    let other = Database::open(&database_path(mount.directory()), OpenOptions::default()).unwrap();
+    let other = Database::open(
+        &database_path(mount.directory()),
+        DatabaseOptions::default(),
+    )
+    .unwrap();
     let changed = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
     let told = changed.clone();
-    other.on_foreign_changes(Box::new(move |change| {
+    other.sessions().on_foreign_changes(Box::new(move |change| {
         told.lock().unwrap().push(format!("{change:?}"));
     }));
     // Everything so far is known.
@@ -275,12 +279,12 @@ fn another_mount_keeps_what_it_has() {
     sleep(STEP);
     read_with(&mount.path("f"), 0);
     let noted = atime(&mount.path("f"));
-    let file = other.resolve(b"/f", true).unwrap().node;
+    let file = other.nodes().resolve(b"/f", true).unwrap().node;
     let mode = larder::SetAttr {
         mode: Some(0o600),
         ..larder::SetAttr::default()
     };
-    other.set_attr(file, &mode).unwrap();
+    other.nodes().set_attr(file, &mode).unwrap();
     other.sync().unwrap();
     assert_eq!(atime(&mount.path("f")), noted, "ATIME-2");
     mount.end();
@@ -292,8 +296,12 @@ fn another_mount_keeps_what_it_has() {
     );
     // Who has it in memory is not told: who comes later finds it.
     other.close().unwrap();
-    let other = Database::open(&database_path(mount.directory()), OpenOptions::default()).unwrap();
-    let attr = other.resolve(b"/f", true).unwrap();
+    let other = Database::open(
+        &database_path(mount.directory()),
+        DatabaseOptions::default(),
+    )
+    .unwrap();
+    let attr = other.nodes().resolve(b"/f", true).unwrap();
     assert!(attr.atime_ns >= attr.mtime_ns);
     other.close().unwrap();
 }

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)] // Helpers outside test functions are tests too.
 
 use crate::common::{self, TestMount, database_path, end, mount_at, noise, shell};
-use larder::{Database, ErrorKind, OpenOptions};
+use larder::{Database, DatabaseOptions, ErrorKind};
 use larder_fuse::{HistoryAccess, HistoryListing, MountOptions, Mounted};
 use larder_testkit::{HostTree, Mix, Rng, Script, digest, explain_difference};
 use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, RenameFlags, XattrFlags};
@@ -39,9 +39,9 @@ impl Clock {
         self.0.fetch_add(ns, Ordering::SeqCst);
     }
 
-    pub fn open(&self) -> OpenOptions {
+    pub fn open(&self) -> DatabaseOptions {
         let clock = self.clone();
-        let mut options = OpenOptions::default();
+        let mut options = DatabaseOptions::default();
         options.engine.clock = Some(Arc::new(move || clock.now()));
         options
     }
@@ -149,7 +149,7 @@ fn every_moment_on_the_mount_reads_as_the_model_says() {
         assert_was(&mount.path("w"), &script, script.ops.len(), "the present");
         mount.end();
         let database = Database::open(&database_path(mount.directory()), clock.open()).unwrap();
-        let report = database.check(true, &mut |_, _| {}).unwrap();
+        let report = database.maintenance().check(true, &mut |_, _| {}).unwrap();
         assert_eq!(report.findings, Vec::<String>::new(), "seed {seed}");
     }
 }
@@ -246,7 +246,7 @@ fn with_snapshots(clock: &Clock) -> TestMount {
 pub fn snapshot(mount: &mut TestMount, clock: &Clock, name: &str) {
     sync(mount);
     let database = Database::open(&database_path(mount.directory()), clock.open()).unwrap();
-    database.create_snapshot(name).unwrap();
+    database.snapshots().create(name).unwrap();
     database.close().unwrap();
 }
 
@@ -301,7 +301,7 @@ fn snapshots_are_listed_and_read() {
     snapshot(&mut mount, &clock, "third");
     assert!(mount.path(".larder/snapshots/third/late").exists());
     let database = Database::open(&database_path(mount.directory()), clock.open()).unwrap();
-    database.destroy_snapshot("third").unwrap();
+    database.snapshots().destroy("third").unwrap();
     // The kernel is told of it, as of any foreign change.
     let began = Instant::now();
     while mount.path(".larder/snapshots/third").exists() {
@@ -596,7 +596,7 @@ fn what_is_open_stays_readable_and_the_rest_is_closed() {
     let directory = File::open(mount.path(&format!(".larder/at/{moment}/d"))).unwrap();
     // More moments than are kept open, and more time than is kept.
     let database = Database::open(&database_path(mount.directory()), clock.open()).unwrap();
-    database.destroy_snapshot("s").unwrap();
+    database.snapshots().destroy("s").unwrap();
     database.close().unwrap();
     for round in 0..12 {
         clock.pass(MINUTE);
@@ -671,11 +671,14 @@ fn stores_that_came_later_are_not_in_the_past() {
     let mut mount = with_snapshots(&clock);
     mount.end();
     let database = Database::open(&database_path(mount.directory()), clock.open()).unwrap();
-    database.create_store("raw", "files", None, None).unwrap();
-    database.put(b"/raw/r", b"in a store").unwrap();
+    database
+        .stores()
+        .create("raw", "files", None, None)
+        .unwrap();
+    database.files().write(b"/raw/r", b"in a store").unwrap();
     clock.pass(MILLISECOND);
-    database.create_snapshot("third").unwrap();
-    database.put(b"/raw/r", b"changed").unwrap();
+    database.snapshots().create("third").unwrap();
+    database.files().write(b"/raw/r", b"changed").unwrap();
     database.close().unwrap();
     mount.mount(|_| {});
     assert_eq!(names(mount.path(".larder/snapshots/second")), ["d"]);

@@ -51,7 +51,7 @@ impl Views {
         fill(&mount.root());
         snapshot(&mut mount, &clock, "s");
         let database = Database::open(&database_path(mount.directory()), clock.open()).unwrap();
-        (database.create_store("old", "asof=s", None, None)).unwrap();
+        (database.stores().create("old", "asof=s", None, None)).unwrap();
         database.close().unwrap();
         mount.end();
         mount.mount(|options| options.history_access = access);

@@ -17,11 +17,12 @@ fn user_columns_are_in_the_past() {
     let database = Database::open(&database_path(mount.directory()), clock.open()).unwrap();
     let add = "ALTER TABLE main ADD COLUMN rating INTEGER";
     database
-        .sql(false)
+        .sql()
+        .open(false)
         .unwrap()
         .execute(add, &mut |_| Ok(()))
         .unwrap();
-    database.track_table("main").unwrap();
+    database.sql().track_table("main").unwrap();
     fs::create_dir(root.join("dir")).unwrap();
     let file = root.join("dir/file");
     fs::write(&file, "content").unwrap();
@@ -53,11 +54,11 @@ fn copies_out_of_the_past_share_with_the_history() {
     let beside = beside.unwrap();
     let used = || {
         sync(&mount);
-        let stats = beside.stats().unwrap(); // Of what is committed, noticed or not.
+        let stats = beside.maintenance().stats().unwrap(); // Of what is committed, noticed or not.
         stats.live_bytes + stats.retired_bytes
     };
     let before = used();
-    beside.create_snapshot("s").unwrap();
+    beside.snapshots().create("s").unwrap();
     fs::remove_file(mount.path("from")).unwrap();
     shell(
         "cp --reflink=auto \"$1\" \"$2\"",
@@ -69,7 +70,7 @@ fn copies_out_of_the_past_share_with_the_history() {
     let now = noise(4 << 20, 8);
     fs::write(mount.path("back"), &now).unwrap();
     used();
-    beside.create_snapshot("now").unwrap();
+    beside.snapshots().create("now").unwrap();
     fs::write(mount.path("back"), &content).unwrap();
     let before = used();
     shell(

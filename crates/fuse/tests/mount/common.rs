@@ -1,6 +1,6 @@
 //! A database in a temporary directory, mounted by this process.
 
-use larder::{CreateOptions, Database, Error, ErrorKind, OpenOptions};
+use larder::{CreateOptions, Database, DatabaseOptions, Error, ErrorKind};
 use larder_fuse::{HistoryAccess, MountOptions, Mounted};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -10,7 +10,7 @@ use tempfile::TempDir;
 /// Detached when dropped, so that a failing test leaves no mount behind.
 pub struct TestMount {
     mounted: Option<Mounted>,
-    open: OpenOptions,
+    open: DatabaseOptions,
     directory: TempDir,
 }
 
@@ -22,11 +22,15 @@ impl TestMount {
 
     /// A new database of so many bytes, mounted.
     pub fn with_capacity(capacity_bytes: u64) -> TestMount {
-        TestMount::with(capacity_bytes, None, OpenOptions::default())
+        TestMount::with(capacity_bytes, None, DatabaseOptions::default())
     }
 
     /// The same with a retention, nanoseconds, and opened in a way of its own.
-    pub fn with(capacity_bytes: u64, retention_ns: Option<i64>, open: OpenOptions) -> TestMount {
+    pub fn with(
+        capacity_bytes: u64,
+        retention_ns: Option<i64>,
+        open: DatabaseOptions,
+    ) -> TestMount {
         let directory = new_directory();
         let options = CreateOptions {
             capacity_bytes: Some(capacity_bytes),
@@ -203,13 +207,13 @@ pub fn mount_in(
     directory: &Path,
     change: impl FnOnce(&mut MountOptions),
 ) -> Result<Mounted, Error> {
-    mount_opened(directory, OpenOptions::default(), change)
+    mount_opened(directory, DatabaseOptions::default(), change)
 }
 
 /// The same, opened in a way of its own.
 pub fn mount_opened(
     directory: &Path,
-    open: OpenOptions,
+    open: DatabaseOptions,
     change: impl FnOnce(&mut MountOptions),
 ) -> Result<Mounted, Error> {
     let database = Database::open(&database_path(directory), open).expect("a database");
@@ -240,7 +244,7 @@ pub fn mount_at(
 /// Mounts a moment of the database of `mount` beside it, for whom `access` says.
 pub fn mount_moment(
     mount: &TestMount,
-    open: OpenOptions,
+    open: DatabaseOptions,
     moment: &str,
     access: HistoryAccess,
 ) -> (Mounted, PathBuf) {

@@ -4,8 +4,8 @@
 
 use crate::common::{TestMount, database_path, noise};
 use larder::{
-    Caller, Database, FileKind, Moment, Name, NewNode, NodeId, OpenOptions, RenameMode, SetAttr,
-    XattrMode,
+    Caller, Database, DatabaseOptions, FileKind, Moment, Name, NewNode, NodeId, RenameMode,
+    SetAttr, XattrMode,
 };
 use larder_testkit::Rng;
 use std::collections::{BTreeMap, BTreeSet};
@@ -43,13 +43,13 @@ fn caller() -> Caller {
 /// By the library.
 fn expect(db: &Database, directory: NodeId, path: &str, tree: &mut Tree) {
     let mut absent: BTreeSet<&str> = NAMES.into();
-    for entry in db.read_dir(directory, None, 1000).unwrap() {
-        let attr = db.attr(entry.node).unwrap();
+    for entry in db.nodes().read_dir(directory, None, 1000).unwrap() {
+        let attr = db.nodes().metadata(entry.node).unwrap();
         let path = format!("{path}/{}", entry.name);
         absent.remove(entry.name.to_string().as_str());
         let content = match attr.kind {
-            FileKind::File => db.get(path.as_bytes()).unwrap(),
-            FileKind::Symlink => db.read_link(entry.node).unwrap(),
+            FileKind::File => db.files().read(path.as_bytes()).unwrap(),
+            FileKind::Symlink => db.nodes().read_link(entry.node).unwrap(),
             _ => Vec::new(),
         };
         if attr.kind == FileKind::Directory {
@@ -136,38 +136,46 @@ fn any_path(rng: &mut Rng) -> String {
 fn change(db: &Database, rng: &mut Rng) -> larder::Result<String> {
     let (path, other) = (any_path(rng), any_path(rng));
     let (kind, salt) = (rng.below(14), rng.bits());
-    let node = |path: &str| db.resolve(path.as_bytes(), false).map(|attr| attr.node);
+    let node = |path: &str| {
+        db.nodes()
+            .resolve(path.as_bytes(), false)
+            .map(|attr| attr.node)
+    };
     match kind {
         0..=3 => {
-            db.put(path.as_bytes(), &noise(salt as usize % 50_000, salt))?;
+            db.files()
+                .write(path.as_bytes(), noise(salt as usize % 50_000, salt))?;
         }
         4 => db
-            .open_file(node(&path)?, true)?
+            .nodes()
+            .open(node(&path)?, true)?
             .write_at(0, &noise(9000, salt))?,
         5 | 6 => {
-            let (parent, name) = db.resolve_parent(path.as_bytes())?;
-            db.create_node(parent, &name, NewNode::Directory, 0o755, caller())?;
+            let (parent, name) = db.nodes().resolve_parent(path.as_bytes())?;
+            db.nodes()
+                .create_node(parent, &name, NewNode::Directory, 0o755, caller())?;
         }
         7 => {
-            let (parent, name) = db.resolve_parent(path.as_bytes())?;
-            db.unlink(parent, &name)?;
+            let (parent, name) = db.nodes().resolve_parent(path.as_bytes())?;
+            db.nodes().unlink(parent, &name)?;
         }
         8 => {
-            let (parent, name) = db.resolve_parent(path.as_bytes())?;
-            db.remove_dir(parent, &name)?;
+            let (parent, name) = db.nodes().resolve_parent(path.as_bytes())?;
+            db.nodes().remove_dir(parent, &name)?;
         }
         9 | 10 => {
             let mode = match kind {
                 9 => RenameMode::Exchange,
                 _ => RenameMode::Replace,
             };
-            let (parent, name) = db.resolve_parent(path.as_bytes())?;
-            let (new_parent, new_name) = db.resolve_parent(other.as_bytes())?;
-            db.rename(parent, &name, new_parent, &new_name, mode)?;
+            let (parent, name) = db.nodes().resolve_parent(path.as_bytes())?;
+            let (new_parent, new_name) = db.nodes().resolve_parent(other.as_bytes())?;
+            db.nodes()
+                .rename(parent, &name, new_parent, &new_name, mode)?;
         }
         11 => {
-            let (parent, name) = db.resolve_parent(other.as_bytes())?;
-            db.link(node(&path)?, parent, &name)?;
+            let (parent, name) = db.nodes().resolve_parent(other.as_bytes())?;
+            db.nodes().link(node(&path)?, parent, &name)?;
         }
         12 => {
             let mode = Some(0o600 + (salt % 64) as u32);
@@ -175,9 +183,11 @@ fn change(db: &Database, rng: &mut Rng) -> larder::Result<String> {
                 mode,
                 ..SetAttr::default()
             };
-            db.set_attr(node(&path)?, &change)?;
+            db.nodes().set_attr(node(&path)?, &change)?;
         }
-        _ => db.set_xattr(node(&path)?, b"user.a", b"b", XattrMode::Set)?,
+        _ => db
+            .attributes()
+            .set(node(&path)?, b"user.a", b"b", XattrMode::Set)?,
     }
     Ok(format!("{kind} {path} {other}"))
 }
@@ -186,7 +196,7 @@ fn change(db: &Database, rng: &mut Rng) -> larder::Result<String> {
 fn the_kernel_has_nothing_that_is_stale() {
     let mount = TestMount::new();
     let path = database_path(mount.directory());
-    let library = Database::open(&path, OpenOptions::default()).unwrap();
+    let library = Database::open(&path, DatabaseOptions::default()).unwrap();
     let mut rng = Rng::new(7);
     for index in 0..150 {
         let what = match index % 4 {
@@ -198,7 +208,7 @@ fn the_kernel_has_nothing_that_is_stale() {
                 set
             }
             2 => {
-                let txn = library.begin().unwrap();
+                let txn = library.transactions().begin().unwrap();
                 let done: Vec<_> = (0..3).map(|_| change(&txn, &mut rng)).collect();
                 txn.commit().unwrap();
                 format!("{done:?}")
@@ -267,23 +277,28 @@ fn what_was_absent_in_a_directory_that_comes_back_is_there_again() {
             .join(held.as_raw_fd().to_string())
             .join(name)
     };
-    let library =
-        Database::open(&database_path(mount.directory()), OpenOptions::default()).unwrap();
+    let library = Database::open(
+        &database_path(mount.directory()),
+        DatabaseOptions::default(),
+    )
+    .unwrap();
     for round in 0..3 {
         let now = Moment::At(library.now_ns());
-        let then = Moment::Seq(library.resolve_moment(&now).unwrap().0);
-        let directory = library.resolve(b"/d", false).unwrap().node;
+        let then = Moment::Seq(library.history().resolve(&now).unwrap().0);
+        let directory = library.nodes().resolve(b"/d", false).unwrap().node;
         library
+            .nodes()
             .unlink(directory, &Name::new(b"x").unwrap())
             .unwrap();
         library
+            .nodes()
             .remove_dir(NodeId::ROOT, &Name::new(b"d").unwrap())
             .unwrap();
         library.sync().unwrap();
         until("the directory is gone", &|| !mount.path("d").exists());
         until("so is what was in it", &|| !below("x").exists());
         assert!(!below("x").exists() && !below("y").exists());
-        library.rollback(&then, None, false).unwrap();
+        library.history().rollback(&then, None, false).unwrap();
         until(&format!("{round}: by the directory"), &|| {
             below("x").exists()
         });
@@ -296,14 +311,17 @@ fn what_was_absent_in_a_directory_that_comes_back_is_there_again() {
 #[test]
 fn stores_that_others_make_move_and_destroy_are_noticed() {
     let mount = TestMount::new();
-    let library =
-        Database::open(&database_path(mount.directory()), OpenOptions::default()).unwrap();
+    let library = Database::open(
+        &database_path(mount.directory()),
+        DatabaseOptions::default(),
+    )
+    .unwrap();
     for round in 0..3 {
         // Asked for before, so that the kernel knows that it is not there.
         assert!(!mount.path("one").exists() && !mount.path("two").exists());
         let store = "apart";
-        (library.create_store(store, "files", Some("/one"), None)).unwrap();
-        library.put(b"/one/f", b"in a store").unwrap();
+        (library.stores().create(store, "files", Some("/one"), None)).unwrap();
+        library.files().write(b"/one/f", b"in a store").unwrap();
         library.sync().unwrap();
         let read = |path: &str| fs::read(mount.path(path)).unwrap_or_default();
         until(&format!("{round}: made"), &|| {
@@ -315,13 +333,13 @@ fn stores_that_others_make_move_and_destroy_are_noticed() {
             entries.flatten().any(|entry| entry.file_name() == name)
         };
         assert!(listed("one"));
-        library.set_store(store, None, Some("/two")).unwrap();
+        library.stores().set(store, None, Some("/two")).unwrap();
         until(&format!("{round}: moved"), &|| {
             read("two/f") == b"in a store"
         });
         until(&format!("{round}: gone"), &|| !mount.path("one").exists());
         assert!(listed("two") && !listed("one"));
-        library.destroy_store(store).unwrap();
+        library.stores().destroy(store).unwrap();
         until(&format!("{round}: destroyed"), &|| {
             !mount.path("two").exists()
         });
@@ -342,12 +360,13 @@ fn what_nobody_has_changed_stays_in_the_kernel() {
     fs::File::open(mount.root()).unwrap().sync_all().unwrap();
     let path = database_path(mount.directory());
     // As a command: beside who announces that it writes the kernel asks each time.
-    let mut options = OpenOptions::default();
+    let mut options = DatabaseOptions::default();
     options.engine.is_command = true;
     let library = Database::open(&path, options).unwrap();
     let put = |index: usize| {
         library
-            .put(format!("/theirs/{index}").as_bytes(), b"new")
+            .files()
+            .write(format!("/theirs/{index}").as_bytes(), b"new")
             .unwrap();
         library.sync().unwrap();
         let began = Instant::now();

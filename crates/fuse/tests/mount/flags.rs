@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)] // Helpers outside test functions are tests too.
 
 use crate::common::{Ext4, TestMount, database_path, shell};
-use larder::{Database, ErrorKind, InodeFlags, Name, NodeId, OpenOptions, SetAttr};
+use larder::{Database, DatabaseOptions, ErrorKind, InodeFlags, Name, NodeId, SetAttr};
 use std::fs;
 use std::path::Path;
 
@@ -71,7 +71,7 @@ fn flags_hold_for_all_and_stay() {
     shell("chattr +i \"$1/f\"; chattr +a \"$1/log\"", &[&mount.root()]);
     mount.end();
     let path = database_path(mount.directory());
-    let database = Database::open(&path, OpenOptions::default()).unwrap();
+    let database = Database::open(&path, DatabaseOptions::default()).unwrap();
     let refused = |result: Result<(), larder::Error>| {
         assert_eq!(
             result.unwrap_err().kind(),
@@ -79,32 +79,44 @@ fn flags_hold_for_all_and_stay() {
             "FLAGS-1"
         );
     };
-    let node = |name: &[u8]| database.resolve(name, true).unwrap().node;
+    let node = |name: &[u8]| database.nodes().resolve(name, true).unwrap().node;
     let (file, log) = (node(b"/f"), node(b"/log"));
-    assert_eq!(database.attr(file).unwrap().flags, InodeFlags::IMMUTABLE);
+    assert_eq!(
+        database.nodes().metadata(file).unwrap().flags,
+        InodeFlags::IMMUTABLE
+    );
     let mode = SetAttr {
         mode: Some(0o600),
         ..SetAttr::default()
     };
-    refused(database.put(b"/f", b"new").map(drop));
-    refused(database.set_attr(file, &mode).map(drop));
-    refused(database.open_file(file, true).map(drop));
+    refused(database.files().write(b"/f", b"new").map(drop));
+    refused(database.nodes().set_attr(file, &mode).map(drop));
+    refused(database.nodes().open(file, true).map(drop));
     for name in ["f", "log"] {
-        refused(database.unlink(NodeId::ROOT, &Name::new(name.as_bytes()).unwrap()));
+        refused(
+            database
+                .nodes()
+                .unlink(NodeId::ROOT, &Name::new(name.as_bytes()).unwrap()),
+        );
     }
-    let handle = database.open_file(log, true).unwrap();
+    let handle = database.nodes().open(log, true).unwrap();
     refused(handle.write_at(0, b"x"));
     refused(handle.set_len(0));
     handle.append(b" more").unwrap();
     drop(handle);
     refused(
-        (database.transaction(|txn| txn.sql("SELECT write_content('/f', 'new')", &[]).map(drop)))
-            .map(drop),
+        (database
+            .transactions()
+            .run(|txn| txn.sql("SELECT write_content('/f', 'new')", &[]).map(drop)))
+        .map(drop),
     );
-    assert_eq!(database.get(b"/f").unwrap(), b"some");
-    assert_eq!(database.get(b"/log").unwrap(), b"some more");
-    database.set_flags(file, InodeFlags::default()).unwrap();
-    database.put(b"/f", b"new").unwrap();
+    assert_eq!(database.files().read(b"/f").unwrap(), b"some");
+    assert_eq!(database.files().read(b"/log").unwrap(), b"some more");
+    database
+        .attributes()
+        .set_flags(file, InodeFlags::default())
+        .unwrap();
+    database.files().write(b"/f", b"new").unwrap();
     database.close().unwrap();
 }
 

@@ -4,7 +4,7 @@
 
 use crate::alike::Pair;
 use crate::common::{Elsewhere, TestMount, database_path};
-use larder::{Database, Name, NodeId, OpenOptions};
+use larder::{Database, DatabaseOptions, Name, NodeId};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags};
 use std::fs::{self, File};
@@ -143,8 +143,8 @@ fn when(what: &str, is_so: impl Fn() -> bool) {
 }
 
 fn inode_count(database: &Path) -> u64 {
-    let database = Database::open(database, OpenOptions::default()).unwrap();
-    let count = database.space().unwrap().inode_count;
+    let database = Database::open(database, DatabaseOptions::default()).unwrap();
+    let count = database.maintenance().space().unwrap().inode_count;
     database.close().unwrap();
     count
 }
@@ -171,8 +171,8 @@ fn what_nobody_holds_any_more_goes() {
     drop(held);
     mount.wait();
     assert_eq!(inode_count(&database), before);
-    let opened = Database::open(&database, OpenOptions::default()).unwrap();
-    let report = opened.check(false, &mut |_, _| {}).unwrap();
+    let opened = Database::open(&database, DatabaseOptions::default()).unwrap();
+    let report = opened.maintenance().check(false, &mut |_, _| {}).unwrap();
     assert!(report.findings.is_empty(), "{:?}", report.findings);
 }
 
@@ -180,17 +180,24 @@ fn what_nobody_holds_any_more_goes() {
 fn what_another_session_removed_is_held_too() {
     let mount = TestMount::new();
     let before = inode_count(&database_path(mount.directory()));
-    let other = Database::open(&database_path(mount.directory()), OpenOptions::default()).unwrap();
+    let other = Database::open(
+        &database_path(mount.directory()),
+        DatabaseOptions::default(),
+    )
+    .unwrap();
     let held = Held::make(&mount.root());
     let named = held.use_all(0o700);
     File::open(mount.root()).unwrap().sync_all().unwrap();
     let name = |name: &str| Name::new(name.as_bytes()).unwrap();
     when("the other session sees it", || {
-        other.lookup(NodeId::ROOT, &name("closed")).is_ok()
+        other.nodes().lookup(NodeId::ROOT, &name("closed")).is_ok()
     });
-    other.remove_dir(NodeId::ROOT, &name("directory")).unwrap();
+    other
+        .nodes()
+        .remove_dir(NodeId::ROOT, &name("directory"))
+        .unwrap();
     for one in NAMES {
-        other.unlink(NodeId::ROOT, &name(one)).unwrap();
+        other.nodes().unlink(NodeId::ROOT, &name(one)).unwrap();
     }
     other.sync().unwrap();
     when("the mount sees it", || !mount.path("closed").exists());
@@ -236,8 +243,12 @@ fn what_a_killed_mount_held_goes() {
     held.use_all(0o700);
     mount.kill();
     drop(held);
-    let next = Database::open(&database_path(mount.directory()), OpenOptions::default()).unwrap();
-    let inode_count = || next.space().unwrap().inode_count;
+    let next = Database::open(
+        &database_path(mount.directory()),
+        DatabaseOptions::default(),
+    )
+    .unwrap();
+    let inode_count = || next.maintenance().space().unwrap().inode_count;
     when("FUSE-19: the next session removes all", || {
         inode_count() == before
     });

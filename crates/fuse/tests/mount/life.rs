@@ -4,7 +4,7 @@ use crate::common::{
     SERVED_DIRECTORY, SERVED_LAZILY, SERVED_THREADS, TestMount, database_path, mount_in,
     mount_opened, mountpoint, new_directory, shell, when_free,
 };
-use larder::{CreateOptions, Database, ErrorKind, OpenOptions};
+use larder::{CreateOptions, Database, DatabaseOptions, ErrorKind};
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -160,8 +160,12 @@ fn a_change_by_sql_is_seen_though_everything_is_cached() {
     fs::File::open(mount.path("f")).unwrap().sync_all().unwrap();
     assert_eq!(mode(), 0o640);
 
-    let other = Database::open(&database_path(mount.directory()), OpenOptions::default()).unwrap();
-    let mut sql = other.sql(false).unwrap();
+    let other = Database::open(
+        &database_path(mount.directory()),
+        DatabaseOptions::default(),
+    )
+    .unwrap();
+    let mut sql = other.sql().open(false).unwrap();
     sql.execute("UPDATE main SET mode = 384 WHERE mode = 416", &mut |_| {
         Ok(())
     })
@@ -186,8 +190,12 @@ fn names_of_others_are_seen_though_listing_and_absence_are_cached() {
     for _ in 0..2 {
         assert!(!is_listed() && !mount.path("d/new").exists());
     }
-    let other = Database::open(&database_path(mount.directory()), OpenOptions::default()).unwrap();
-    other.put(b"/d/new", b"by another").unwrap();
+    let other = Database::open(
+        &database_path(mount.directory()),
+        DatabaseOptions::default(),
+    )
+    .unwrap();
+    other.files().write(b"/d/new", b"by another").unwrap();
     other.sync().unwrap();
     let began = Instant::now();
     while !(is_listed() && mount.path("d/new").exists()) {
@@ -215,8 +223,12 @@ fn a_working_directory_survives_foreign_changes() {
         .spawn()
         .unwrap();
     let inside = KilledOnDrop(inside);
-    let other = Database::open(&database_path(mount.directory()), OpenOptions::default()).unwrap();
-    let mut sql = other.sql(false).unwrap();
+    let other = Database::open(
+        &database_path(mount.directory()),
+        DatabaseOptions::default(),
+    )
+    .unwrap();
+    let mut sql = other.sql().open(false).unwrap();
     // When the second change is seen, all was told about the first.
     for mode in [0o600, 0o640] {
         assert_ne!(file.metadata().unwrap().mode() & 0o7777, mode);
@@ -294,7 +306,7 @@ fn serve_until_killed() {
     let directory =
         PathBuf::from(std::env::var_os(SERVED_DIRECTORY).expect("started by another test"));
     let threads = std::env::var(SERVED_THREADS).map_or(0, |threads| threads.parse().unwrap());
-    let mut open = OpenOptions::default();
+    let mut open = DatabaseOptions::default();
     if std::env::var_os(SERVED_LAZILY).is_some() {
         open.engine.commit_interval = Duration::from_secs(3600);
     }
@@ -311,7 +323,11 @@ fn serve_until_killed() {
 #[test]
 fn names_and_modes_of_others_are_seen_though_they_change_while_they_are_looked_up() {
     let mount = TestMount::new();
-    let other = Database::open(&database_path(mount.directory()), OpenOptions::default()).unwrap();
+    let other = Database::open(
+        &database_path(mount.directory()),
+        DatabaseOptions::default(),
+    )
+    .unwrap();
     let root = larder::NodeId::ROOT;
     let name = |text: &str| larder::Name::new(text.as_bytes()).unwrap();
     fs::write(mount.path("a"), "").unwrap();
@@ -348,7 +364,10 @@ fn names_and_modes_of_others_are_seen_though_they_change_while_they_are_looked_u
                 ("b", "a")
             };
             let mode = larder::RenameMode::NoReplace;
-            (other.rename(root, &name(from), root, &name(to), mode)).unwrap();
+            (other
+                .nodes()
+                .rename(root, &name(from), root, &name(to), mode))
+            .unwrap();
             other.sync().unwrap();
             until("a name that went", &|| {
                 fs::metadata(mount.path(from)).is_err()
@@ -356,18 +375,21 @@ fn names_and_modes_of_others_are_seen_though_they_change_while_they_are_looked_u
             until("a name that came", &|| fs::metadata(mount.path(to)).is_ok());
             let owner = larder::Caller::current();
             let new = larder::NewNode::File;
-            let made = (other.create_node(root, &name("c"), new, 0o600, owner)).unwrap();
+            let made = (other
+                .nodes()
+                .create_node(root, &name("c"), new, 0o600, owner))
+            .unwrap();
             other.sync().unwrap();
             let change = larder::SetAttr {
                 mode: Some(0o640),
                 ..larder::SetAttr::default()
             };
-            other.set_attr(made.node, &change).unwrap();
+            other.nodes().set_attr(made.node, &change).unwrap();
             other.sync().unwrap();
             until("a mode", &|| {
                 fs::metadata(mount.path("c")).is_ok_and(|seen| seen.mode() & 0o777 == 0o640)
             });
-            other.unlink(root, &name("c")).unwrap();
+            other.nodes().unlink(root, &name("c")).unwrap();
             other.sync().unwrap();
         }
     });

@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used)] // Helpers of tests.
 
 use crate::common::{TestMount, database_path, shell};
-use larder::{Database, OpenOptions};
+use larder::{Database, DatabaseOptions};
 use larder_fuse::MountOptions;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
@@ -97,7 +97,7 @@ fn serve() {
         return;
     };
     let path = database_path(&directory);
-    let database = Database::open(&path, OpenOptions::default()).unwrap();
+    let database = Database::open(&path, DatabaseOptions::default()).unwrap();
     let options = MountOptions::default();
     let mounted = larder_fuse::mount(database, &directory.join("second"), &options).unwrap();
     std::io::stdin().lines().for_each(drop);

@@ -17,7 +17,7 @@
 
 use crate::arena::Arena;
 use crate::common::{TestMount, database_path};
-use larder::{Database, OpenOptions};
+use larder::{Database, DatabaseOptions};
 use larder_testkit::{
     EntryKind, HostTree, Mix, Model, Op, Rng, Script, Tree, digest, explain_difference,
 };
@@ -91,8 +91,8 @@ fn number(variable: &str, default: u64) -> u64 {
 }
 
 fn check(directory: &Path) {
-    let database = Database::open(&database_path(directory), OpenOptions::default()).unwrap();
-    let report = database.check(true, &mut |_, _| {}).unwrap();
+    let database = Database::open(&database_path(directory), DatabaseOptions::default()).unwrap();
+    let report = database.maintenance().check(true, &mut |_, _| {}).unwrap();
     assert_eq!(report.findings, Vec::<String>::new());
     database.close().unwrap();
 }

@@ -335,7 +335,7 @@ fn an_append_is_seen_where_it_went() {
     let mount = Elsewhere::new(0);
     let other = larder::Database::open(
         &database_path(mount.directory()),
-        larder::OpenOptions::default(),
+        larder::DatabaseOptions::default(),
     )
     .unwrap();
     for round in 1..=60_u64 {
@@ -348,7 +348,13 @@ fn an_append_is_seen_where_it_went() {
         File::open(mount.root()).unwrap().sync_all().unwrap();
         // The other session may know the file of the last round for a moment.
         let ino = larder::Ino(file.metadata().unwrap().ino());
-        let found = || other.resolve(b"/f", true).ok().map(|attr| attr.node);
+        let found = || {
+            other
+                .nodes()
+                .resolve(b"/f", true)
+                .ok()
+                .map(|attr| attr.node)
+        };
         let began = Instant::now();
         let node = loop {
             match found().filter(|node| node.ino == ino) {
@@ -357,7 +363,7 @@ fn an_append_is_seen_where_it_went() {
             }
             std::thread::sleep(Duration::from_millis(1));
         };
-        let shared = other.open_file(node, true).unwrap();
+        let shared = other.nodes().open(node, true).unwrap();
         shared.set_len(8).unwrap();
         other.sync().unwrap();
         (&appender).write_all(&round.to_ne_bytes()).unwrap();

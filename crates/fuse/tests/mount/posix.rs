@@ -465,7 +465,7 @@ fn copies_within_the_mount_share_their_blocks() {
     let beside = beside.unwrap();
     let live = || {
         shell("sync -f \"$1\"", &[&mount.root()]);
-        beside.space().unwrap().live_bytes
+        beside.maintenance().space().unwrap().live_bytes
     };
     let before = live();
     let to = File::create_new(mount.path("to")).unwrap();
@@ -535,7 +535,7 @@ fn statfs_tells_the_space() {
 #[test]
 fn statfs_counts_history_that_gives_way_as_free() {
     let day_ns = 86_400 * 1_000_000_000;
-    let mount = TestMount::with(64 << 20, Some(day_ns), larder::OpenOptions::default());
+    let mount = TestMount::with(64 << 20, Some(day_ns), larder::DatabaseOptions::default());
     for name in ["kept", "a", "b"] {
         fs::write(mount.path(name), noise(8 << 20, 1)).unwrap();
     }
@@ -553,9 +553,9 @@ fn statfs_counts_history_that_gives_way_as_free() {
     assert!(size - free + available <= size);
     let database = larder::Database::open(
         &database_path(mount.directory()),
-        larder::OpenOptions::default(),
+        larder::DatabaseOptions::default(),
     );
-    let report = database.unwrap().space().unwrap();
+    let report = database.unwrap().maintenance().space().unwrap();
     assert!(report.spare_bytes >= 16 << 20, "{report:?}");
     assert!(report.free_bytes + report.live_bytes + report.retired_bytes == size);
     let used = report.used_bytes();

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used)] // Helpers outside test functions are tests too.
 
 use crate::common::{TestMount, database_path, noise};
-use larder::{Database, Moment, OpenOptions};
+use larder::{Database, DatabaseOptions, Moment};
 use std::fs::{self, File};
 use std::io::{Read, Seek, Write};
 use std::os::unix::fs::MetadataExt;
@@ -40,8 +40,12 @@ fn a_mount_follows_a_rollback_of_another_session() {
     fs::write(mount.path("open"), b"open").unwrap();
     let was = fs::metadata(mount.path("removed")).unwrap();
     File::open(mount.root()).unwrap().sync_all().unwrap();
-    let other = Database::open(&database_path(mount.directory()), OpenOptions::default()).unwrap();
-    let snapshot = other.create_snapshot("then").unwrap();
+    let other = Database::open(
+        &database_path(mount.directory()),
+        DatabaseOptions::default(),
+    )
+    .unwrap();
+    let snapshot = other.snapshots().create("then").unwrap();
     // What the kernel has in its caches is of after.
     let mut open = File::options()
         .read(true)
@@ -58,7 +62,7 @@ fn a_mount_follows_a_rollback_of_another_session() {
     File::open(mount.root()).unwrap().sync_all().unwrap();
 
     let moment = Moment::Snapshot(snapshot.name);
-    let report = other.rollback(&moment, None, false).unwrap();
+    let report = other.history().rollback(&moment, None, false).unwrap();
     assert_eq!(
         (report.revived_count, report.removed_count),
         (2, 1),
@@ -83,7 +87,7 @@ fn a_mount_follows_a_rollback_of_another_session() {
     assert_eq!(text, "added");
     open.write_all(b"OPEN!").unwrap();
     open.sync_all().unwrap();
-    soon(b"OPEN!".to_vec(), || other.get(b"/open").unwrap());
+    soon(b"OPEN!".to_vec(), || other.files().read(b"/open").unwrap());
     open.rewind().unwrap();
     drop((open, added));
     soon(b"OPEN!".to_vec(), || fs::read(mount.path("open")).unwrap());
@@ -91,8 +95,11 @@ fn a_mount_follows_a_rollback_of_another_session() {
     assert_ne!(fs::metadata(mount.path("new")).unwrap().ino(), was.ino());
     other.close().unwrap();
     mount.end();
-    let database =
-        Database::open(&database_path(mount.directory()), OpenOptions::default()).unwrap();
-    let report = database.check(true, &mut |_, _| {}).unwrap();
+    let database = Database::open(
+        &database_path(mount.directory()),
+        DatabaseOptions::default(),
+    )
+    .unwrap();
+    let report = database.maintenance().check(true, &mut |_, _| {}).unwrap();
     assert_eq!(report.findings, Vec::<String>::new());
 }

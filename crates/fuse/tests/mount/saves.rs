@@ -34,7 +34,7 @@ impl Rated {
 
     fn ask(&self, sql: &str) -> Vec<SqlValue> {
         let mut values = Vec::new();
-        let mut session = self.database.sql(false).expect("a session");
+        let mut session = self.database.sql().open(false).expect("a session");
         let done = session.execute(sql, &mut |row| {
             values.extend(row.values);
             Ok(())
@@ -382,6 +382,9 @@ fn assert_clean(rated: Rated) {
         database,
     } = rated;
     mount.end();
-    let report = database.check(true, &mut |_, _| {}).expect("a check");
+    let report = database
+        .maintenance()
+        .check(true, &mut |_, _| {})
+        .expect("a check");
     assert_eq!(report.findings, Vec::<String>::new());
 }

@@ -14,7 +14,7 @@ use crate::world::coverage::{
 use crate::world::{
     ON_A_MOUNT, Options, Sight, Was, World, as_shown, by_way_of_main, find_difference, see_mount,
 };
-use larder::{Database, EngineOptions, Moment, OpenOptions, SetAttr, StoreId};
+use larder::{Database, DatabaseOptions, EngineOptions, Moment, SetAttr, StoreId};
 use larder_fuse::HistoryAccess;
 use larder_testkit::{HostTree, Op, Rng, digest};
 use std::collections::BTreeMap;
@@ -306,7 +306,13 @@ impl Mounted {
     /// be told with it; when a third one is seen, the thread that tells has ended with that.
     fn wait_until_told(&mut self) {
         let marker = self.root().join("marker");
-        let node = self.world.database.resolve(b"/marker", false).unwrap().node;
+        let node = self
+            .world
+            .database
+            .nodes()
+            .resolve(b"/marker", false)
+            .unwrap()
+            .node;
         for _ in 0..3 {
             self.mark += 1;
             let mode = 0o400 | self.mark & 0o377;
@@ -314,7 +320,7 @@ impl Mounted {
                 mode: Some(mode),
                 ..SetAttr::default()
             };
-            self.world.database.set_attr(node, &change).unwrap();
+            self.world.database.nodes().set_attr(node, &change).unwrap();
             self.world.database.sync().unwrap();
             let begun = Instant::now();
             while fs::metadata(&marker).unwrap().mode() & 0o777 != mode {
@@ -382,7 +388,7 @@ impl Mounted {
         if !place.exists() {
             fs::create_dir(&place).unwrap();
         }
-        let options = OpenOptions::default();
+        let options = DatabaseOptions::default();
         let database = Database::open(&database_path(self.directory.path()), options).unwrap();
         let as_of = Some(self.world.text(was));
         let pin = self.world.database.as_of(&Moment::Seq(was.seq)).unwrap();

@@ -1,7 +1,7 @@
 //! A mount, a user of the library and an unmodified `sqlite3` that write within the same second.
 
 use crate::common::{TestMount, database_path};
-use larder::{Database, OpenOptions};
+use larder::{Database, DatabaseOptions};
 use std::fs;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,7 +14,7 @@ fn everybody_writes_within_each_second() {
     let mount = TestMount::new();
     let path = database_path(mount.directory());
     let catalog = path.join("catalog.db");
-    let library = Database::open(&path, OpenOptions::default()).unwrap();
+    let library = Database::open(&path, DatabaseOptions::default()).unwrap();
     let shell = |sql: &str| {
         let output = Command::new("sqlite3")
             .args(["-cmd", ".timeout 30000"])
@@ -32,7 +32,7 @@ fn everybody_writes_within_each_second() {
     shell("CREATE TABLE t(a); ALTER TABLE main ADD COLUMN note");
     fs::create_dir(mount.path("d")).unwrap();
     fs::File::open(mount.root()).unwrap().sync_all().unwrap();
-    while library.resolve(b"/d", true).is_err() {
+    while library.nodes().resolve(b"/d", true).is_err() {
         std::thread::sleep(Duration::from_millis(5));
     }
     let is_over = AtomicBool::new(false);
@@ -54,7 +54,8 @@ fn everybody_writes_within_each_second() {
             until_over(&by_library, &|index| {
                 let name = format!("/d/l{index}");
                 library
-                    .put(name.as_bytes(), index.to_string().as_bytes())
+                    .files()
+                    .write(name.as_bytes(), index.to_string().as_bytes())
                     .unwrap();
                 library.sync().unwrap();
             })

@@ -10,7 +10,7 @@ use crate::measure::layout::Layout;
 use crate::process::{self, Server};
 use larder::format::limits::BLOCK_BYTES;
 use larder::{
-    AlignedBuf, Caller, CreateOptions, Database, Name, NodeId, OpenOptions, RenameMode, Tuning,
+    AlignedBuf, Caller, CreateOptions, Database, DatabaseOptions, Name, NodeId, RenameMode, Tuning,
 };
 use rustix::process::Signal;
 use std::collections::HashMap;
@@ -65,8 +65,8 @@ fn create_database(place: &Place, capacity_bytes: Option<u64>, tuning: &Tuning) 
     };
     Database::create(&path, &options).said(|| "creating the Larder database".to_owned())?;
     if *tuning != Tuning::default() {
-        let database = Database::open(&path, OpenOptions::default())?;
-        database.set_tuning(tuning)?;
+        let database = Database::open(&path, DatabaseOptions::default())?;
+        database.maintenance().set_tuning(tuning)?;
         database.close()?;
     }
     Ok(path)
@@ -86,7 +86,7 @@ impl Backend for Larder {
     fn put(&self, key: u64, content: &[u8], how: &Put) -> Result<()> {
         let database = self.database()?;
         if how.is_size_known {
-            database.put(path_of(key).as_bytes(), content)?;
+            database.files().write(path_of(key).as_bytes(), content)?;
             return Ok(database.sync()?);
         }
         let name = name_of(&path_of(key)[1..])?;
@@ -94,7 +94,9 @@ impl Backend for Larder {
         let written = if how.is_replacing { &young } else { &name };
         let root = NodeId::ROOT;
         let write = || -> Result<()> {
-            let (_, handle) = database.create_file(root, written, 0o644, OWNER, true)?;
+            let (_, handle) = database
+                .nodes()
+                .create_file(root, written, 0o644, OWNER, true)?;
             let mut at = 0;
             for part in content.chunks(how.request_bytes.max(1)) {
                 handle.write_at(at, part)?;
@@ -103,22 +105,29 @@ impl Backend for Larder {
             Ok(())
         };
         if let Err(error) = write() {
-            database.unlink(root, written)?;
+            database.nodes().unlink(root, written)?;
             return Err(error);
         }
         if how.is_replacing {
-            database.rename(root, &young, root, &name, RenameMode::Replace)?;
+            database
+                .nodes()
+                .rename(root, &young, root, &name, RenameMode::Replace)?;
         }
         Ok(database.sync()?)
     }
 
     fn get(&self, key: u64, into: &mut AlignedBuf) -> Result<()> {
-        Ok(self.database()?.get_into(path_of(key).as_bytes(), into)?)
+        Ok(self
+            .database()?
+            .files()
+            .read_into(path_of(key).as_bytes(), into)?)
     }
 
     fn delete(&self, key: u64) -> Result<()> {
         let database = self.database()?;
-        database.unlink(NodeId::ROOT, &name_of(&path_of(key)[1..])?)?;
+        database
+            .nodes()
+            .unlink(NodeId::ROOT, &name_of(&path_of(key)[1..])?)?;
         Ok(database.sync()?)
     }
 
@@ -130,21 +139,23 @@ impl Backend for Larder {
     }
 
     fn open(&mut self) -> Result<()> {
-        let options = OpenOptions {
+        let options = DatabaseOptions {
             label: "lab".to_owned(),
-            ..OpenOptions::default()
+            ..DatabaseOptions::default()
         };
         self.database = Some(Database::open(&self.path, options)?);
         Ok(())
     }
 
     fn available_bytes(&self) -> Result<Option<u64>> {
-        Ok(Some(self.database()?.space()?.available_bytes))
+        Ok(Some(
+            self.database()?.maintenance().space()?.available_bytes,
+        ))
     }
 
     fn holes(&self) -> Result<Option<Histogram>> {
         let mut histogram = Histogram::new();
-        for (bytes, count) in self.database()?.frag()?.hole_histogram {
+        for (bytes, count) in self.database()?.maintenance().frag()?.hole_histogram {
             holes::add(&mut histogram, bytes, count);
         }
         Ok(Some(histogram))
@@ -154,11 +165,13 @@ impl Backend for Larder {
         let database = self.database()?;
         let mut index_of = HashMap::new();
         for (index, key) in keys.iter().enumerate() {
-            let attr = database.lookup(NodeId::ROOT, &name_of(&path_of(*key)[1..])?)?;
+            let attr = database
+                .nodes()
+                .lookup(NodeId::ROOT, &name_of(&path_of(*key)[1..])?)?;
             index_of.insert(attr.node, index);
         }
         let mut layouts = vec![Layout::default(); keys.len()];
-        database.layouts(&mut |node, extents| {
+        database.maintenance().layouts(&mut |node, extents| {
             if let Some(index) = index_of.get(&node) {
                 for extent in extents {
                     let base_bytes = u64::from(extent.segment.0) * SEGMENT_STRIDE_BYTES;

@@ -84,7 +84,8 @@ impl Engine {
         Ok(names)
     }
 
-    /// Runs a statement outside of any transaction of ours, as an `sqlite3` shell would. It can
+    /// Runs a statement outside of any transaction of ours, as an `sqlite3` shell would. It sees
+    /// all that ended before in this process, which is committed first if it waits for that. It can
     /// call no functions about files.
     pub fn run_beside(
         &self,
@@ -92,6 +93,7 @@ impl Engine {
         statement: &SqlStatement,
         on_row: &mut dyn FnMut(SqlRow) -> ControlFlow<()>,
     ) -> Result<(u64, ControlFlow<()>)> {
+        self.private()?.host.sync_own()?;
         if !statement.is_read_only {
             self.note_changed_beside()?;
         }
