@@ -1,4 +1,4 @@
-//! `bench dbfs`: the table of [DBFS]: files from 10 KB to 1 GB, written, read and removed by many
+//! `bench dbfs`: the table of \[DBFS\]: files from 10 KB to 1 GB, written, read and removed by many
 //! threads, on the mount, on the plain filesystem of the same disk, and beside what `fio` gets from
 //! the device.
 //!
@@ -23,7 +23,7 @@ struct Size {
     name: &'static str,
     bytes: usize,
     threads: [usize; 2],
-    /// What [DBFS] reached of its device's limit, writing and reading.
+    /// What \[DBFS\] reached of its device's limit, writing and reading.
     paper: [f64; 2],
 }
 

@@ -62,7 +62,7 @@ const OF_LAYOUT: Run = Run {
     ..TIMED
 };
 
-/// Those about time first, while the machine is still quiet. `age-small` is also where [FRAG]'s
+/// Those about time first, while the machine is still quiet. `age-small` is also where \[FRAG\]'s
 /// uniform sizes are that `sizes` has beside it.
 const RUNS: [Run; 8] = [
     Run {

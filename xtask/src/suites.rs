@@ -182,7 +182,8 @@ fn format() -> Outcome {
     process::run("cargo", &["fmt", "--check", "--manifest-path", &manifest])
 }
 
-/// Clippy over the workspace, and over the extension.
+/// Clippy over the workspace, and over the extension; and whether all that the documentation refers
+/// to is there.
 fn lint() -> Outcome {
     let clippy = |whose: &[&str]| {
         let strict = ["--all-targets", "--", "-D", "warnings"];
@@ -195,7 +196,10 @@ fn lint() -> Outcome {
         extension_manifest(&workspace),
         workspace.target.display().to_string(),
     );
-    clippy(&["--manifest-path", &manifest, "--target-dir", &target])
+    clippy(&["--manifest-path", &manifest, "--target-dir", &target])?;
+    let strict = "build.rustdocflags=['-D', 'warnings']";
+    let doc = ["doc", "--quiet", "--workspace", "--no-deps"];
+    process::run("cargo", &[&doc[..], &["--config", strict]].concat())
 }
 
 /// Runs a suite of `larder-suites`, which closes with what it counted.

@@ -93,7 +93,7 @@ impl Catalog {
     }
 
     /// At most `limit` entries of `parent` after the name `after`, in the order of
-    /// [`dirent_order`](crate::dirent_order). Paging by the last name is complete and consistent:
+    /// [`crate::dirent_order`]. Paging by the last name is complete and consistent:
     /// an entry that is there all the time is seen exactly once, whatever else changes.
     pub fn dirents(
         &self,

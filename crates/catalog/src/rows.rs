@@ -152,7 +152,7 @@ pub struct DatabaseInfo {
     pub created_ns: i64,
     /// Newest group commit.
     pub commit_seq: CommitSeq,
-    /// Bytes of content ever retired; storage age = this ÷ live bytes ([BLOB]).
+    /// Bytes of content ever retired; storage age = this ÷ live bytes (\[BLOB\]).
     pub retired_bytes_total: u64,
     /// What was chosen in place of the engine's defaults.
     pub tuning: Tuning,

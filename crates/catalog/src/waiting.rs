@@ -6,8 +6,8 @@
 //! # Invariants
 //! * `WAIT-1` Who waits for a lock of a database's files waits no longer than the command was told,
 //!   says after [`TELL_AFTER`] who has it (process, command, since when), and fails with the same
-//!   words. *Guard*: [`Patience`]; of SQLite's locks [`Waits`], which is its busy handler, and
-//!   [`wait_to_read`] where SQLite asks for none.
+//!   words. *Guard*: [`Patience`]; of SQLite's locks `Waits`, which is its busy handler, and
+//!   `wait_to_read` where SQLite asks for none.
 
 use crate::error::{At, Result};
 use crate::log_vfs;

@@ -3,7 +3,7 @@
 use larder_object::{Error, ErrorKind, Result};
 use std::path::{Path, PathBuf};
 
-/// Names the workspace that [`Database::open`] goes to, in place of its database.
+/// Names the workspace that [`crate::Database::open`] goes to, in place of its database.
 pub const TRANSACTION_VARIABLE: &str = "LARDER_TXN";
 
 /// In the directory that covers a database's for the programs of a long transaction: what it

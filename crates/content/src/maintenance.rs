@@ -99,8 +99,8 @@ impl Maintenance<'_> {
 
     /// Makes the segments shorter, to `to_bytes` in all or as short as the content allows, and
     /// returns the space to the host. `progress(moved_bytes, total_bytes)` is called now and then.
-    /// Errors: [`ErrorKind::InvalidInput`] when the content needs more; [`ErrorKind::Busy`] when
-    /// other sessions keep using the end.
+    /// Errors: [`crate::ErrorKind::InvalidInput`] when the content needs more;
+    /// [`crate::ErrorKind::Busy`] when other sessions keep using the end.
     pub fn shrink(
         &self,
         to_bytes: Option<u64>,

@@ -37,7 +37,8 @@ const SESSION_WRITER_LOCK_MAX: Duration = Duration::from_secs(60);
 /// An SQL session, with the rights of an `sqlite3` shell: the guard triggers hold for it. It waits
 /// up to 30 s for other clients' locks. Beyond what SQLite has, it knows the functions about files
 /// (docs/semantics.md, "SQL over content"). A statement that uses them, and what stands between
-/// BEGIN and COMMIT, is a short transaction ([`Transactions::begin`]). It keeps the database open.
+/// BEGIN and COMMIT, is a short transaction ([`crate::Transactions::begin`]). It keeps the database
+/// open.
 pub struct SqlSession {
     database: Database,
     /// What it sees of stores and their files, if it is not the present.

@@ -29,14 +29,14 @@ const BUFFER_BYTES: usize = 1 << 20;
 impl Transaction {
     /// Makes a new file of everything that `content` gives and names it `path`, in place of a file
     /// that has the name, as a rename would: that one's inode and user columns are not kept (unlike
-    /// [`Files::write`]). Mode 0644, this process's owner.
+    /// [`crate::Files::write`]). Mode 0644, this process's owner.
     ///
     /// Content beyond 64 KiB is written and made durable first, beside the transaction, unless that
     /// has the writer lock already; so it is for the beginning of a transaction, before its first
     /// change. Only then is the writer lock taken. That content was committed meanwhile counts as
     /// somebody's commit: if rows were read by SQL before, [`ErrorKind::Conflict`] follows. Errors
-    /// otherwise as [`Files::write`], and [`ErrorKind::Io`] when `content` fails; none of them
-    /// leaves anything, and the transaction goes on. Memory: 1 MiB.
+    /// otherwise as [`crate::Files::write`], and [`ErrorKind::Io`] when `content` fails; none of
+    /// them leaves anything, and the transaction goes on. Memory: 1 MiB.
     pub fn write_file(&self, path: &[u8], content: &mut dyn Read) -> Result<Metadata> {
         let mut buffer = vec![0; BUFFER_BYTES];
         let mut filled = fill(&mut buffer[..STAGED_FROM + 1], content)?;

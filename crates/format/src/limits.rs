@@ -4,7 +4,7 @@
 pub const BLOCK_BYTES: u64 = 4096;
 /// Blocks in an allocation group (1 GiB). An extent never crosses from one group into the next.
 pub const AG_BLOCKS: u64 = 262_144;
-/// Content of at most this many bytes lives inline in the catalog ([DBFS] keeps small LOBs in the
+/// Content of at most this many bytes lives inline in the catalog (\[DBFS\] keeps small LOBs in the
 /// row too); measured crossover 1–2 KiB, see docs/performance.md.
 pub const INLINE_BYTES_MAX: u64 = 2048;
 /// Smallest gather that a database may ask for, bytes.

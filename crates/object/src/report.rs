@@ -61,7 +61,7 @@ pub struct FragReport {
     pub worst: Option<(StoreId, String)>,
     /// The objects by the space they take, smallest class first.
     pub size_classes: Vec<SizeClass>,
-    /// Bytes of content that once existed and are gone ÷ bytes live now ([BLOB]).
+    /// Bytes of content that once existed and are gone ÷ bytes live now (\[BLOB\]).
     pub storage_age: f64,
     /// Holes in the free space.
     pub hole_count: u64,

@@ -49,7 +49,7 @@ impl History<'_> {
     /// number of a row was given to another that may not go; [`ErrorKind::InvalidInput`] when
     /// `past` is no moment of this database. None leaves anything changed. Cost: a comparison
     /// ([`crate::diff`]); for every file that is made or differs what a clone costs
-    /// ([`Files::clone_path`]), and its copy where it cannot be shared.
+    /// ([`crate::Files::clone_path`]), and its copy where it cannot be shared.
     pub fn restore(
         &self,
         past: &Database,

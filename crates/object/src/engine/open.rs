@@ -87,7 +87,7 @@ impl Engine {
     /// Opens the database in `path`. Recovery is what opening does: free space is computed from
     /// the committed extent rows, sessions that died are forgotten, what they held open is gone.
     ///
-    /// A database that this process cannot write is shown as it is now ([`Engine::is_readonly`]).
+    /// A database that this process cannot write is shown as it is now (`Engine::is_readonly`).
     pub fn open(path: &Path, label: &str, options: &EngineOptions) -> Result<Arc<Engine>> {
         Engine::open_or_copy(&open_directory(path)?, label, options)
     }

@@ -69,7 +69,8 @@ impl Engine {
         Ok(self.catalog.set_save_keeps(store, keeps)?)
     }
 
-    /// Destroys a store and retires its extents. Handles in it answer [`ErrorKind::NotFound`].
+    /// Destroys a store and retires its extents. Handles in it answer
+    /// [`crate::ErrorKind::NotFound`].
     pub fn destroy_store(&self, store: StoreId) -> Result<()> {
         self.require_parent(NO_STORES)?;
         let _alone = self.alone()?;

@@ -61,8 +61,9 @@ impl AsOf {
 
 impl Engine {
     /// Shows the database at a moment. Cost: one commit without content, and opening the catalog
-    /// and the segments, about 3 ms. Errors: [`ErrorKind::InvalidInput`] before the history begins,
-    /// in the future, and without history; [`ErrorKind::NotFound`]: no such snapshot.
+    /// and the segments, about 3 ms. Errors: [`crate::ErrorKind::InvalidInput`] before the history
+    /// begins, in the future, and without history; [`crate::ErrorKind::NotFound`]: no such
+    /// snapshot.
     pub fn open_as_of(self: &Arc<Engine>, moment: &Moment) -> Result<AsOf> {
         self.check_running()?;
         // What ended before in this process is part of its past.

@@ -39,7 +39,7 @@ pub struct EngineOptions {
     /// repeat exactly).
     pub has_background: bool,
     /// How long an operation waits for other sessions, before it fails with
-    /// [`ErrorKind::TimedOut`].
+    /// [`crate::ErrorKind::TimedOut`].
     pub wait_max: Duration,
     /// The process is another program's, which has loaded the extension: the session does nothing
     /// that can be left to others: no checkpoints, no upgrade; it reclaims where it need not wait.
@@ -55,7 +55,7 @@ pub struct EngineOptions {
     /// mounts ([`await_followers`](crate::await_followers)), so that it does not announce itself
     /// before (`COMPANY-1`).
     pub is_command: bool,
-    /// Set by [`Engine::open`]: the database cannot be written by this process.
+    /// Set by `Engine::open`: the database cannot be written by this process.
     pub readonly: Option<Arc<Readonly>>,
 }
 
@@ -65,7 +65,7 @@ pub enum Birth {
     /// With the writer lock, so with all committed that others have done before.
     #[default]
     WriterLocked,
-    /// The same; [`ErrorKind::Busy`] when the writer lock is not to be had for so long.
+    /// The same; [`crate::ErrorKind::Busy`] when the writer lock is not to be had for so long.
     Within(Duration),
     /// Beside who has the writer lock (`SESSION-8`); [`ErrorKind::Busy`](crate::ErrorKind::Busy)
     /// where the catalog's write lock is not to be had.

@@ -115,8 +115,9 @@ impl<'e> WriteGuard<'e> {
         self.engine
     }
 
-    /// Ends the operation: from here on it is in the open group. [`ErrorKind::NotPermitted`], and
-    /// nothing is left of it, if a rule of the user's refuses it (`GUARD-3`).
+    /// Ends the operation: from here on it is in the open group.
+    /// [`crate::ErrorKind::NotPermitted`], and nothing is left of it, if a rule of the user's
+    /// refuses it (`GUARD-3`).
     pub fn commit(self) -> Result<()> {
         if self.undo.borrow().is_over {
             return Ok(()); // With the content that it set.

@@ -161,7 +161,7 @@ impl WriteGuard<'_> {
 
     /// A new regular file without a name, open for writing once ([`Engine::close_node`] must
     /// follow). It goes when nobody has it open any more, or in a crash, unless
-    /// [`Change::add_name`] gave it a name, which `is_linkable` allows.
+    /// `Change::add_name` gave it a name, which `is_linkable` allows.
     pub fn insert_anonymous(
         &self,
         store: StoreId,
