@@ -474,7 +474,8 @@ fn what_stays_at_a_name_that_was_let_go_has_that_name() {
 #[test]
 fn a_name_that_a_refused_file_had_is_kept_by_what_has_it_next() {
     let dir = scratch();
-    let db = create(dir.path(), None);
+    create(dir.path(), None).close().unwrap();
+    let db = open_quiet(dir.path());
     let below = folder(&db, ROOT, "n");
     let file = put(&db, below, "f", b"bytes");
     db.sync().unwrap();
