@@ -7,7 +7,9 @@ use crate::set_id::set_id_bits;
 use crate::types::{AllocateMode, InodeFlags, Metadata, SeekTarget, SetAttr};
 use larder_object::format::StoreId;
 use larder_object::format::limits::FILE_BYTES_MAX;
-use larder_object::{AccessRule, AsOf, AttrMask, Engine, Error, ErrorKind, Node, Result, View};
+use larder_object::{
+    AccessRule, AsOf, AttrMask, Engine, Error, ErrorKind, Node, Result, Told, View,
+};
 use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -126,6 +128,7 @@ pub(crate) struct Handle {
     write: bool,
     /// It was append-only when it was opened (`FLAGS-1`).
     is_append_only: bool,
+    told: Told,
 }
 
 impl Handle {
@@ -133,6 +136,7 @@ impl Handle {
     pub(crate) fn new(engine: Arc<Engine>, store: StoreId, node: Arc<Node>, write: bool) -> Handle {
         Handle {
             reader: Reader::new(Arc::clone(&engine), store, Arc::clone(&node)),
+            told: engine.told_at_open(&node),
             engine,
             node,
             write,
@@ -306,7 +310,7 @@ impl FileHandle for Handle {
     }
 
     fn sync(&self) -> Result<()> {
-        self.engine.sync_node(&self.node)
+        self.engine.sync_node(&self.node, &self.told)
     }
 
     fn note_access(&self, rule: AccessRule) -> Result<bool> {
@@ -318,7 +322,10 @@ impl FileHandle for Handle {
     }
 
     fn check_refused(&self) -> Result<()> {
-        self.engine.report_refused_at_close(&self.node)
+        match self.write {
+            true => self.engine.report_refused_at_close(&self.node, &self.told),
+            false => Ok(()),
+        }
     }
 
     fn metadata(&self) -> Result<Metadata> {

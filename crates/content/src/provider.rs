@@ -345,8 +345,8 @@ pub trait FileHandle: Send + Sync {
     fn may_be_refused(&self) -> bool {
         false
     }
-    /// [`crate::ErrorKind::Io`], once, when a constraint has refused what this file was told; the
-    /// message names it.
+    /// For a close: [`crate::ErrorKind::Io`] when a constraint has refused what this file was told
+    /// since it was opened; the message names it. Closes of all descriptors of the handle say so.
     fn check_refused(&self) -> Result<()> {
         Ok(())
     }

@@ -102,7 +102,10 @@ impl Snapshots<'_> {
             .ok_or_else(|| {
                 Error::new(
                     ErrorKind::NotFound,
-                    format!("snapshot '{name}' ('larder snapshot list' shows those there are)"),
+                    format!(
+                        "there is no snapshot '{name}'; 'larder snapshot list' names those there \
+                         are"
+                    ),
                 )
             })
     }

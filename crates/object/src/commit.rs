@@ -123,6 +123,15 @@ pub(crate) struct KeptOrphans {
     tried: u64,
 }
 
+/// What a handle has told of refusals of its file, which are counted from 1. As with errors of
+/// writing on Linux, who opens a file after somebody was told is not told.
+#[derive(Debug)]
+pub struct Told {
+    /// Others told those up to this one before it was opened.
+    before: u64,
+    by_sync: AtomicU64,
+}
+
 /// What an engine knows of refusals.
 #[derive(Default)]
 pub(crate) struct Refusals {

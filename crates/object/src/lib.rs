@@ -40,6 +40,7 @@ mod txn;
 mod view;
 mod write;
 
+pub use commit::Told;
 pub use commit::refused_content::{RefusedFile, drop_refused, list_refused, open_refused};
 pub use engine::Engine;
 pub use engine::tuning::gather_bytes_default;

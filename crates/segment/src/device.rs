@@ -97,8 +97,8 @@ pub trait Storage: Send + Sync {
     /// What the host can still give to this process, bytes.
     fn available_bytes(&self) -> io::Result<u64>;
 
-    /// Whether the host says how large it is; if not, it seems to have no room at all.
-    fn is_measured(&self) -> io::Result<bool> {
-        Ok(true)
+    /// The size of the host's filesystem, bytes; 0: it does not say, and seems to have no room.
+    fn host_size_bytes(&self) -> io::Result<u64> {
+        Ok(u64::MAX)
     }
 }

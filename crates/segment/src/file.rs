@@ -132,10 +132,10 @@ impl Storage for FileStorage {
         Ok(host.f_bavail.saturating_mul(host.f_frsize))
     }
 
-    fn is_measured(&self) -> io::Result<bool> {
+    fn host_size_bytes(&self) -> io::Result<u64> {
         let host = rustix::fs::fstatvfs(&self.database)
             .map_err(|errno| explain(errno.into(), self.database.path()))?;
-        Ok(host.f_blocks > 0)
+        Ok(host.f_blocks.saturating_mul(host.f_frsize))
     }
 }
 

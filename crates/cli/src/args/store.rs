@@ -1,6 +1,6 @@
 //! `larder store`.
 
-use clap::{Subcommand, ValueEnum, ValueHint};
+use clap::{ArgGroup, Subcommand, ValueEnum, ValueHint};
 use std::path::PathBuf;
 
 /// Create, list, change and destroy stores.
@@ -46,7 +46,10 @@ pub(crate) enum StoreVerb {
         dry_run: bool,
     },
     /// Change where a store hangs, what serves it, or what saved files keep
-    #[command(after_help = "Example: larder store set photos.larder raw --provider readonly")]
+    #[command(
+        after_help = "Example: larder store set photos.larder raw --provider readonly",
+        group = ArgGroup::new("change").args(["provider", "mount", "save_keeps"]).required(true).multiple(true)
+    )]
     Set {
         /// Database that holds it
         #[arg(value_hint = ValueHint::DirPath)]
@@ -54,7 +57,7 @@ pub(crate) enum StoreVerb {
         /// Store to change
         name: String,
         /// What serves it: files or readonly
-        #[arg(long, required_unless_present_any = ["mount", "save_keeps"])]
+        #[arg(long)]
         provider: Option<String>,
         /// Where it hangs in the tree
         #[arg(long, value_name = "PATH")]

@@ -24,6 +24,7 @@
 //!   and a stream of changes costs no more commits.
 
 use crate::commit::Group;
+use crate::commit::Told;
 use crate::engine::{Edit, Engine, lock};
 use crate::history::Horizon;
 use crate::session::workspace::assert_granted;
@@ -113,8 +114,8 @@ impl Engine {
         }
     }
 
-    /// The same for the operations on one inode.
-    pub fn sync_node(&self, node: &Node) -> Result<()> {
+    /// The same for the operations on one inode, by a handle that has told so much of refusals.
+    pub fn sync_node(&self, node: &Node, told: &Told) -> Result<()> {
         if self.private.is_some() {
             return Ok(());
         }
@@ -129,7 +130,7 @@ impl Engine {
         self.sync_generation(generation)?;
         self.settle_flushes()?; // FLUSH-3
         self.apply_if_full()?;
-        self.report_refused(node)
+        self.report_refused(node, told)
     }
 
     fn sync_generation(&self, generation: u64) -> Result<()> {

@@ -34,6 +34,7 @@
 //!   the log names rule, table and path, and the file's next sync and close answer an error.
 
 use crate::commit::Operation;
+use crate::commit::Told;
 use crate::commit::dependents::{Blocks, take_held};
 use crate::commit::names::Names;
 use crate::commit::refused_content::RefusedFile;
@@ -48,7 +49,7 @@ use larder_catalog::{
 use larder_space::Cover;
 use larder_space::format::{Extent, FileKind, Ino, Name, StoreId};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// How often in one commit nothing is found that a rule refuses: SQL may change what it asks for
 /// between the commit and the look.
@@ -316,7 +317,7 @@ impl Engine {
             (state.touch_count, has_content)
         };
         let path = self.refused_path((store, ino), names);
-        self.refusals.count.fetch_add(1, Ordering::Relaxed);
+        let number = self.refusals.count.fetch_add(1, Ordering::Relaxed) + 1;
         let shown = String::from_utf8_lossy(&path).into_owned();
         let table = self.store_name(store);
         let kept = match self.keep_refused(node, why, path, has_content) {
@@ -338,8 +339,8 @@ impl Engine {
         if state.open_count > u32::from(state.is_kept) {
             state.refusal = Some(Unreported {
                 why: format!("a constraint of the database refused {shown}: {why}; {kept}"),
-                by_sync: false,
-                by_close: false,
+                number,
+                is_told: false,
             });
         } else {
             self.refusals.unreported.fetch_add(1, Ordering::Relaxed);
@@ -389,31 +390,37 @@ impl Engine {
         path
     }
 
-    /// What a sync of this file has to say of a refusal.
-    pub(crate) fn report_refused(&self, node: &Node) -> Result<()> {
-        let mut state = node.lock();
-        match state.refusal.as_mut() {
-            Some(refusal) if !refusal.by_sync => {
-                refusal.by_sync = true;
-                let error = told(refusal);
-                state.forget_told();
-                Err(error)
-            }
-            _ => Ok(()),
+    /// What a handle that is opened now has to say of refusals of its file.
+    pub fn told_at_open(&self, node: &Node) -> Told {
+        let before = match &node.lock().refusal {
+            Some(refusal) if refusal.is_told => refusal.number,
+            _ => 0,
+        };
+        Told {
+            before,
+            by_sync: AtomicU64::new(before),
         }
     }
 
-    /// The same of a close: an answer to it is the last thing that a program hears.
-    pub fn report_refused_at_close(&self, node: &Node) -> Result<()> {
+    /// What a sync by a handle has to say of a refusal: once.
+    pub(crate) fn report_refused(&self, node: &Node, told: &Told) -> Result<()> {
         let mut state = node.lock();
         match state.refusal.as_mut() {
-            Some(refusal) if !refusal.by_close => {
-                refusal.by_close = true;
-                let error = told(refusal);
-                state.forget_told();
-                Err(error)
+            Some(refusal) => {
+                let last = told.by_sync.fetch_max(refusal.number, Ordering::Relaxed);
+                refusal.tell_after(last)
             }
-            _ => Ok(()),
+            None => Ok(()),
+        }
+    }
+
+    /// The same of a close: the answer to it is the last thing that a program hears. Each one of
+    /// several descriptors says it, as nobody knows whose answer is looked at.
+    pub fn report_refused_at_close(&self, node: &Node, told: &Told) -> Result<()> {
+        let mut state = node.lock();
+        match state.refusal.as_mut() {
+            Some(refusal) => refusal.tell_after(told.before),
+            None => Ok(()),
         }
     }
 
@@ -424,7 +431,7 @@ impl Engine {
             return;
         }
         let refusal = state.refusal.take();
-        if refusal.is_some_and(|refusal| !refusal.by_sync && !refusal.by_close) {
+        if refusal.is_some_and(|refusal| !refusal.is_told) {
             self.refusals.unreported.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -469,14 +476,13 @@ pub(super) fn bytes_beside(uncounted: &Cover, held: &[Held]) -> u64 {
     counted.map(|(extent, ..)| extent.len_bytes()).sum()
 }
 
-fn told(refusal: &Unreported) -> Error {
-    Error::new(ErrorKind::Io, refusal.why.clone())
-}
-
-impl NodeState {
-    /// A refusal that both a sync and a close have told is over.
-    fn forget_told(&mut self) {
-        self.refusal
-            .take_if(|refusal| refusal.by_sync && refusal.by_close);
+impl Unreported {
+    /// Tells it to who was told of all up to `last`.
+    fn tell_after(&mut self, last: u64) -> Result<()> {
+        if self.number <= last {
+            return Ok(());
+        }
+        self.is_told = true;
+        Err(Error::new(ErrorKind::Io, self.why.clone()))
     }
 }

@@ -237,7 +237,7 @@ mod tests {
             )
             .unwrap();
         host.session.flushes.begin().end(true);
-        host.sync_node(&root).unwrap();
+        host.sync_node(&root, &host.told_at_open(&root)).unwrap();
         assert_eq!(host.session.flushes.newest_owed(), None, "FLUSH-3");
         let private = Engine::open_private(&host, false).unwrap();
         let commit = || {

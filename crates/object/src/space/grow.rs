@@ -20,6 +20,7 @@ use crate::Result;
 use crate::engine::{Engine, lock};
 use crate::history::retention_horizon::GROWN_BLOCKS_MIN;
 use crate::space::compact::give_back;
+use crate::space::host_reserve::RESERVE_LOG_BYTES;
 use larder_segment::{Segment, SegmentError};
 use larder_space::format::limits::{AG_BLOCKS, BLOCK_BYTES, HELD_BACK_DIVISOR};
 use larder_space::format::{CommitSeq, Extent, SegmentIndex};
@@ -31,8 +32,10 @@ use std::sync::{Arc, PoisonError};
 const GROW_BLOCKS_MIN: u64 = (64 << 20) / BLOCK_BYTES;
 const GROW_BLOCKS_MAX: u64 = (1 << 30) / BLOCK_BYTES;
 /// Bytes that growing leaves to the catalog on the host's filesystem, with those that its log has
-/// already taken.
+/// already taken; ...
 const HOST_MARGIN_BYTES: u64 = 64 << 20;
+/// ... of a small one no more than this part.
+const HOST_MARGIN_DIVISOR: u64 = 8;
 
 /// A growth that the capacity and the host allow.
 struct Plan {
@@ -197,10 +200,12 @@ impl Engine {
 
     /// Bytes that growing leaves on the host's filesystem. The log comes and goes: what it takes is
     /// the catalog's share, not the segments', or a database would be smaller while its log is
-    /// long. But not the reserve (`HOST-1`).
+    /// long. But not the reserve (`HOST-1`), nor what a log takes that was just copied.
     pub(crate) fn host_margin_bytes(&self) -> Result<u64> {
-        let margin = HOST_MARGIN_BYTES.saturating_sub(self.log_bytes());
-        Ok(margin.max(self.host_reserve_bytes()?))
+        let log = self.log_bytes();
+        let part = HOST_MARGIN_BYTES.min(self.host_size_bytes()? / HOST_MARGIN_DIVISOR);
+        let kept = self.host_reserve_bytes()? + RESERVE_LOG_BYTES.saturating_sub(log);
+        Ok(kept.max(part.saturating_sub(log)))
     }
 
     fn create_segment(&self, index: SegmentIndex) -> Result<Arc<Segment>> {

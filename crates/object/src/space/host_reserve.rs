@@ -26,6 +26,9 @@ const RESERVE_BYTES_MIN: u64 = 16 << 20;
 /// ... and what the catalog uses, but no more than this: what is deleted may stay in the history,
 /// whose rows are new ones.
 const RESERVE_CATALOG_BYTES_MAX: u64 = 256 << 20;
+/// Of the reserve the log needs so much, bytes; what the catalog's file has free serves for the
+/// rest.
+pub(crate) const RESERVE_LOG_BYTES: u64 = 8 << 20;
 /// Where the host has less than so many reserves, it has little.
 const LITTLE_RESERVES: u64 = 2;
 /// So many operations go by between two looks, where there was enough.
@@ -85,9 +88,14 @@ impl Engine {
 
     /// Whether the host says what room it has. Where it does not, nothing can be written.
     pub(crate) fn is_host_measured(&self) -> Result<bool> {
+        Ok(self.host_size_bytes()? > 0)
+    }
+
+    /// The size of the host's filesystem, bytes; 0: it does not say.
+    pub(crate) fn host_size_bytes(&self) -> Result<u64> {
         let failed =
             |error| crate::error::io_error("cannot ask the host for its size".into(), error);
-        self.session.storage.is_measured().map_err(failed)
+        self.session.storage.host_size_bytes().map_err(failed)
     }
 
     /// Whether the host had little when somebody looked last (`HOST-2`).
@@ -108,7 +116,8 @@ impl Engine {
         let catalog = self.catalog.length()?;
         // What is free in the catalog's file is taken before it grows.
         let used = catalog.bytes.saturating_sub(catalog.free_bytes);
-        let for_history = used.min(RESERVE_CATALOG_BYTES_MAX);
-        Ok(RESERVE_BYTES_MIN + for_history + catalog.bytes.saturating_sub(file_bytes))
+        let reserve = RESERVE_BYTES_MIN + used.min(RESERVE_CATALOG_BYTES_MAX);
+        let left = reserve.saturating_sub(catalog.free_bytes);
+        Ok(left.max(RESERVE_LOG_BYTES) + catalog.bytes.saturating_sub(file_bytes))
     }
 }

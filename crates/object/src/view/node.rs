@@ -300,12 +300,13 @@ impl NodeState {
     }
 }
 
-/// Why something of an inode was taken out, until its file's next sync and close have said so.
+/// Why something of an inode was taken out, as long as its file is open.
 #[derive(Debug, Clone)]
 pub(crate) struct Unreported {
     pub why: String,
-    pub by_sync: bool,
-    pub by_close: bool,
+    /// Refusals are counted from 1.
+    pub number: u64,
+    pub is_told: bool,
 }
 
 /// Refuses what was removed.
