@@ -41,19 +41,21 @@ const FS_IOC_SHUTDOWN: rustix::ioctl::Opcode = 0x8004_587d;
 /// Nothing that is in memory reaches the disk.
 const GOING_FLAGS_NOLOGFLUSH: u32 = 2;
 
-/// Takes `[--rounds N] [--seed S]`.
+/// Takes `[--rounds N] [--seed S] [--mode MODE]`.
 pub fn parse_and_run(arguments: &[&str]) -> Outcome {
-    let (mut rounds, mut seed) = (ROUNDS, SEED);
+    let (mut rounds, mut seed, mut only) = (ROUNDS, SEED, None);
     let mut rest = arguments.iter();
     while let Some(flag) = rest.next() {
-        let value = rest.next().and_then(|value| value.parse().ok());
-        match (*flag, value) {
-            ("--rounds", Some(value)) => rounds = value,
-            ("--seed", Some(value)) => seed = value,
+        let value = rest.next().copied().unwrap_or_default();
+        let number = value.parse();
+        match (*flag, number) {
+            ("--rounds", Ok(number)) => rounds = number,
+            ("--seed", Ok(number)) => seed = number,
+            ("--mode", _) if MODES.iter().any(|(mode, _)| *mode == value) => only = Some(value),
             _ => {
                 return Err(format!(
-                    "sqlite-kills does not understand '{flag}' here; \
-                     usage: sqlite-kills [--rounds N] [--seed S]"
+                    "sqlite-kills does not understand '{flag} {value}' here; \
+                     usage: sqlite-kills [--rounds N] [--seed S] [--mode DELETE]"
                 ));
             }
         }
@@ -61,16 +63,17 @@ pub fn parse_and_run(arguments: &[&str]) -> Outcome {
     if !rustix::process::geteuid().is_root() {
         return Err("sqlite-kills mounts an ext4, which only root may; run it as root".into());
     }
-    Tally::of(rounds, run(rounds, seed)).end()
+    Tally::of(rounds, run(rounds, seed, only)).end()
 }
 
-fn run(rounds: u64, seed: u64) -> Outcome {
+fn run(rounds: u64, seed: u64, only: Option<&str>) -> Outcome {
     let scratch =
         tempfile::tempdir().map_err(|error| format!("no temporary directory: {error}"))?;
     let mut sides = [Side::larder(scratch.path())?, Side::ext4(scratch.path())?];
     let mut rng = Rng::new(seed);
+    let modes = (MODES.into_iter()).filter(|(mode, _)| only.is_none_or(|only| only == *mode));
     for round in 0..rounds {
-        for (mode, bearable) in MODES {
+        for (mode, bearable) in modes.clone() {
             let calm = Duration::from_millis(CALM_MS.0 + rng.below(CALM_MS.1 - CALM_MS.0));
             let number = rng.bits();
             for side in &mut sides {
@@ -134,7 +137,7 @@ enum Filesystem {
 
 impl Side {
     fn larder(scratch: &Path) -> Result<Side, String> {
-        let larder = Larder::build(Profile::Debug)?;
+        let larder = Larder::build(Profile::Release)?;
         let database = scratch.join("sqlite.larder");
         larder.run(&["init", &database.to_string_lossy(), "--capacity", "512M"])?;
         let filesystem = Filesystem::Larder {

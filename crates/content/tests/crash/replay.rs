@@ -22,7 +22,7 @@ use larder_testkit::{
     Script, SimStorage, States,
 };
 
-const POINTS: usize = 1000;
+const POINTS: usize = 400;
 const OPS: usize = 400;
 const MIX: Mix = Mix {
     entries_max: 40,

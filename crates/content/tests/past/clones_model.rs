@@ -11,6 +11,7 @@ use larder::{
 };
 use larder_testkit::Rng;
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 /// So that redo rows are applied now and then.
 const REDO_BYTES_MAX: u64 = 256 << 10;
@@ -510,11 +511,21 @@ fn run(seed: u64, steps: u32, mib: u64) -> BTreeMap<&'static str, u32> {
 
 #[test]
 fn clones_are_what_the_model_says() {
+    run_seeds(1..=5);
+}
+
+#[test]
+#[ignore = "takes minutes: cargo xtask soak"]
+fn clones_are_what_the_model_says_for_many_seeds() {
+    run_seeds(1..=20);
+}
+
+fn run_seeds(seeds: RangeInclusive<u64>) {
     let mut counts: BTreeMap<&'static str, u32> = BTreeMap::new();
     let only = std::env::var("LARDER_SEED")
         .ok()
         .map(|seed| seed.parse().unwrap());
-    let seeds: Vec<u64> = only.map_or_else(|| (1..=10).collect(), |seed| vec![seed]);
+    let seeds: Vec<u64> = only.map_or_else(|| seeds.collect(), |seed| vec![seed]);
     for seed in &seeds {
         for (what, count) in run(*seed, 300, 128) {
             *counts.entry(what).or_default() += count;

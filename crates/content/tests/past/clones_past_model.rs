@@ -13,6 +13,7 @@ use larder::{
 };
 use larder_testkit::Rng;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 
 /// So that redo rows are applied now and then.
 const REDO_BYTES_MAX: u64 = 128 << 10;
@@ -628,9 +629,19 @@ fn setting(name: &str) -> Option<u64> {
 
 #[test]
 fn what_comes_out_of_the_past_is_what_the_model_says() {
+    run_seeds(1..=4);
+}
+
+#[test]
+#[ignore = "takes minutes: cargo xtask soak"]
+fn what_comes_out_of_the_past_is_what_the_model_says_for_many_seeds() {
+    run_seeds(1..=16);
+}
+
+fn run_seeds(seeds: RangeInclusive<u64>) {
     let only = setting("LARDER_SEED");
     let steps = setting("LARDER_STEPS").unwrap_or(150) as u32;
-    let seeds: Vec<u64> = only.map_or_else(|| (1..=8).collect(), |seed| vec![seed]);
+    let seeds: Vec<u64> = only.map_or_else(|| seeds.collect(), |seed| vec![seed]);
     let mut counts: BTreeMap<&'static str, u32> = BTreeMap::new();
     let mut taken = (0, 0);
     for seed in &seeds {

@@ -252,7 +252,7 @@ fn run_model(seed: u64, op_count: usize) -> BTreeMap<String, i64> {
 #[test]
 fn every_moment_reads_as_the_model_says() {
     let mut counts: BTreeMap<String, i64> = BTreeMap::new();
-    for seed in 1..=6 {
+    for seed in 1..=3 {
         // CONTENT-9, HISTORY-1, HISTORY-2, HISTORY-3, HISTORY-4, PREIMAGE-1
         for (what, count) in run_model(seed, 400) {
             *counts.entry(what).or_default() += count;
