@@ -94,7 +94,14 @@ pub struct Engine {
     pub(crate) refusals: Refusals,
     pub(crate) is_closed: AtomicBool,
     pub(crate) background: Mutex<Option<JoinHandle<()>>>,
-    pub(crate) stop_signal: (Mutex<bool>, Condvar),
+    pub(crate) wishes: (Mutex<Wishes>, Condvar),
+}
+
+/// What the background does at once.
+#[derive(Debug, Default)]
+pub(crate) struct Wishes {
+    pub stop: bool,
+    pub commit: bool,
 }
 
 /// What a private engine has beside the parts of every engine.
@@ -157,7 +164,7 @@ impl Engine {
             refusals: Refusals::default(),
             is_closed: AtomicBool::new(false),
             background: Mutex::default(),
-            stop_signal: (Mutex::new(false), Condvar::new()),
+            wishes: Default::default(),
         }
     }
 

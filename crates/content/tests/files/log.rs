@@ -185,3 +185,39 @@ fn a_long_log_takes_no_space_from_content() {
     assert_clean(&db);
     db.close().unwrap();
 }
+
+/// `COMMIT-5`: SQLite commits by removing its journal, and syncs nothing behind that.
+#[test]
+fn the_removal_of_a_file_that_was_just_synced_is_committed_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    create(dir.path(), None).close().unwrap();
+    let options = DatabaseOptions {
+        engine: EngineOptions {
+            commit_interval: Duration::from_secs(3600),
+            ..EngineOptions::default()
+        },
+        ..DatabaseOptions::default()
+    };
+    let db = Database::open(&dir.path().join("t.larder"), options).unwrap();
+    let commits = || db.maintenance().gauges().unwrap().commit_seq;
+    for name in ["/written", "/journal"] {
+        db.files().write(name.as_bytes(), b"content").unwrap();
+    }
+    db.sync().unwrap();
+    let before = commits();
+    // Of a file that no program synced nobody expects it.
+    db.files().remove_file(b"/written").unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(commits(), before);
+    let journal = db.files().open(b"/journal").unwrap();
+    journal.sync_all().unwrap();
+    let before = commits();
+    db.files().remove_file(b"/journal").unwrap();
+    let removed = Instant::now();
+    while commits() == before {
+        assert!(removed.elapsed() < Duration::from_secs(20), "COMMIT-5");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    drop(journal);
+    db.close().unwrap();
+}

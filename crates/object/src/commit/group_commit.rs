@@ -21,7 +21,8 @@
 //!   (`refused`).
 //! * `COMMIT-5` A group is committed a commit interval after its first change, and a seventh of
 //!   that after its last one; what is being written delays it. So the row of a file is soon there,
-//!   and a stream of changes costs no more commits.
+//!   and a stream of changes costs no more commits. The removal of a file that was synced within
+//!   the last second, as of a journal, by which others commit, begins one at once.
 
 use crate::commit::Group;
 use crate::commit::Told;
@@ -121,6 +122,7 @@ impl Engine {
         }
         let generation = {
             let mut state = node.lock();
+            state.synced_at = Some(Instant::now());
             let generation = state.generation;
             // What is frozen already is on its way.
             state.content.is_sync_wanted =
@@ -163,7 +165,7 @@ impl Engine {
     }
 
     /// The background's part: due groups, reclaim, and giving the writer lock back.
-    pub(crate) fn commit_if_due(&self) -> Result<()> {
+    pub(crate) fn commit_if_due(&self, is_wished: bool) -> Result<()> {
         self.apply_if_due()?;
         self.end_let_go()?;
         if !self.writer_lock.is_held() {
@@ -208,6 +210,7 @@ impl Engine {
             )
         };
         let is_large = self.gathered_bytes() > self.session.dirty_bytes_max / 4 * 3;
+        let is_old = is_old || (is_wished && !is_empty);
         let is_due = is_old || (!is_empty && self.idle_left().is_some_and(|left| left.is_zero()));
         let is_ripe = is_due && (age >= PATIENCE_WITH_STREAMS || self.half_written_bytes() == 0);
         if is_ripe || is_large || self.is_worth_writing() {

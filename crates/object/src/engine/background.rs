@@ -1,7 +1,7 @@
 //! What a session does beside its callers: it takes in what others commit, lets them reclaim, and
 //! commits what is due.
 
-use crate::engine::Engine;
+use crate::engine::{Engine, Wishes};
 use crate::host::lock;
 use crate::{Error, ErrorKind, Result};
 use larder_space::format::CommitSeq;
@@ -42,8 +42,8 @@ impl Engine {
     }
 
     pub(crate) fn stop_background(&self) {
-        *lock(&self.stop_signal.0) = true;
-        self.stop_signal.1.notify_all();
+        lock(&self.wishes.0).stop = true;
+        self.wishes.1.notify_all();
         let thread = lock(&self.background).take();
         if let Some(thread) =
             thread.filter(|thread| thread.thread().id() != std::thread::current().id())
@@ -53,15 +53,24 @@ impl Engine {
         }
     }
 
-    /// Sleeps until the next tick; `false` when the engine closes.
-    fn wait_for_tick(&self) -> bool {
-        let stopping = lock(&self.stop_signal.0);
-        let (stopping, _) = self
-            .stop_signal
-            .1
-            .wait_timeout(stopping, self.pause())
+    /// Sleeps until the next tick, and says what was wished meanwhile.
+    fn wait_for_tick(&self) -> Wishes {
+        let pause = self.pause();
+        let wishes = lock(&self.wishes.0);
+        let is_idle = |wishes: &mut Wishes| !wishes.stop && !wishes.commit;
+        let (mut wishes, _) = (self.wishes.1)
+            .wait_timeout_while(wishes, pause, is_idle)
             .unwrap_or_else(PoisonError::into_inner);
-        !*stopping
+        Wishes {
+            stop: wishes.stop,
+            commit: std::mem::take(&mut wishes.commit),
+        }
+    }
+
+    /// Has the background commit what there is, without waiting for it (`COMMIT-5`).
+    pub(crate) fn wish_commit(&self) {
+        lock(&self.wishes.0).commit = true;
+        self.wishes.1.notify_all();
     }
 
     fn pause(&self) -> Duration {
@@ -80,7 +89,7 @@ impl Engine {
         is_any.then(|| idle.saturating_sub(since.elapsed()))
     }
 
-    fn tick(self: &Arc<Engine>) -> Result<()> {
+    fn tick(self: &Arc<Engine>, is_commit_wished: bool) -> Result<()> {
         if self.check_running().is_err() {
             return Ok(());
         }
@@ -95,7 +104,7 @@ impl Engine {
             }
             return Ok(()); // The rest is for those whose process it is.
         }
-        self.commit_if_due()?;
+        self.commit_if_due(is_commit_wished)?;
         self.write_access_times_if_due();
         if let Err(error) = self.keep_held(false) {
             tracing::debug!("what was refused stays in memory: {error}");
@@ -188,10 +197,11 @@ impl Engine {
 fn background(weak: &Weak<Engine>) {
     loop {
         let Some(engine) = weak.upgrade() else { return };
-        if !engine.wait_for_tick() {
+        let wishes = engine.wait_for_tick();
+        if wishes.stop {
             return;
         }
-        let tick = std::panic::AssertUnwindSafe(|| engine.tick());
+        let tick = std::panic::AssertUnwindSafe(|| engine.tick(wishes.commit));
         let why = match std::panic::catch_unwind(tick) {
             Ok(Ok(())) => continue,
             Ok(Err(error)) if matches!(error.kind(), ErrorKind::Busy | ErrorKind::TimedOut) => {

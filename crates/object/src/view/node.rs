@@ -33,6 +33,10 @@ use larder_space::{Reservation, StreamId};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+/// A file that is removed so soon after a sync may have been a journal.
+const JOURNAL_AGE_MAX: Duration = Duration::from_secs(1);
 
 /// An inode in memory.
 pub struct Node {
@@ -106,6 +110,8 @@ pub(crate) struct NodeState {
     pub xattrs_dirty: Vec<Vec<u8>>,
     /// Something of it was refused after it was answered, and who has it open was not told yet.
     pub refusal: Option<Unreported>,
+    /// When a sync asked for it last.
+    pub synced_at: Option<Instant>,
     /// Regular files.
     pub content: Content,
 }
@@ -215,6 +221,7 @@ impl Node {
             xattrs: is_fresh.then(BTreeMap::new),
             xattrs_dirty: Vec::new(),
             refusal: None,
+            synced_at: None,
             content,
             row,
         };
@@ -287,6 +294,12 @@ impl NodeState {
         if !self.xattrs_dirty.iter().any(|dirty| dirty == name) {
             self.xattrs_dirty.push(name.to_vec());
         }
+    }
+
+    /// Whether it may be a journal, whose removal is a commit: a file that was synced just now.
+    pub(crate) fn is_journal(&self) -> bool {
+        self.synced_at
+            .is_some_and(|at| at.elapsed() < JOURNAL_AGE_MAX)
     }
 
     /// Whether the node can be forgotten: the catalog has everything and nobody needs it.

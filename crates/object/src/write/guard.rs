@@ -136,6 +136,9 @@ impl<'e> WriteGuard<'e> {
         undo.is_over = true;
         for before in &undo.nodes {
             let mut state = before.node.lock();
+            if state.row.nlink == 0 && before.row.nlink > 0 && state.is_journal() {
+                self.engine.wish_commit();
+            }
             if state.is_deleted && !before.is_deleted {
                 self.engine.discard(&mut state, 0, u64::MAX);
             }
