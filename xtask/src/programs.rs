@@ -18,6 +18,9 @@ use xtask::process;
 /// Packages whose tests look at the kernel's mounts, and at how fast they are answered.
 const ALONE: [&str; 3] = ["larder-cli", "larder-fuse", "larder-fuse-protocol"];
 
+/// Most of those tests wait for mounts, for locks, and for time to pass.
+const THREADS_PER_PROCESSOR: usize = 2;
+
 /// A program of tests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Program {
@@ -39,7 +42,7 @@ pub fn run(on_line: &(dyn Fn(&str) + Sync)) -> Result<bool, String> {
     let (alone, together): (Vec<Program>, Vec<Program>) = build()?
         .into_iter()
         .partition(|program| ALONE.contains(&program.package.as_str()));
-    let at_a_time = std::thread::available_parallelism().map_or(1, usize::from);
+    let at_a_time = processors();
     let mut parts = Vec::new();
     for program in together {
         parts.extend(split(program)?);
@@ -49,6 +52,10 @@ pub fn run(on_line: &(dyn Fn(&str) + Sync)) -> Result<bool, String> {
     let examples = ["test", "--workspace", "--doc", "--no-fail-fast"];
     is_well &= process::run_streaming("cargo", &examples, &mut |line| on_line(line))?;
     Ok(is_well)
+}
+
+fn processors() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// Builds them all.
@@ -145,6 +152,9 @@ fn run_all(
             let mut command = Command::new(&program.path);
             if at_a_time > 1 {
                 command.arg("--test-threads=1");
+            } else {
+                let threads = THREADS_PER_PROCESSOR * processors();
+                command.arg(format!("--test-threads={threads}"));
             }
             if !program.tests.is_empty() {
                 command.arg("--exact").args(&program.tests);

@@ -17,7 +17,7 @@ const NAMESPACE: &str = "LARDER_XTASK_NAMESPACE";
 /// Kills of one of two mounts in the test run; `cargo xtask kills` does more.
 const KILLS_OF_TWO: &str = "6";
 /// Kills in the test run; `cargo xtask kill9` does more.
-const KILLS: &str = "12";
+const KILLS: &str = "6";
 
 /// Seconds of the bank in the test run; `cargo xtask bank` does more.
 const BANK_SECONDS: &str = "12";

@@ -551,7 +551,9 @@ fn run_seeds(seeds: RangeInclusive<u64>) {
             "compact",
         ] {
             assert!(
-                counts.get(what).is_some_and(|&count| count > 4),
+                counts
+                    .get(what)
+                    .is_some_and(|&count| count as usize >= seeds.len() / 2),
                 "{what}: {counts:?}"
             );
         }

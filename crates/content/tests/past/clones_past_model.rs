@@ -670,7 +670,9 @@ fn run_seeds(seeds: RangeInclusive<u64>) {
             "remove",
         ] {
             assert!(
-                counts.get(what).is_some_and(|&count| count > 4),
+                counts
+                    .get(what)
+                    .is_some_and(|&count| count as usize >= seeds.len() * 5 / 8),
                 "{what}: {counts:?}"
             );
         }

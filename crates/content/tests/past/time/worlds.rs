@@ -202,7 +202,7 @@ const OPERATIONS_PER_STORE: [&str; 15] = [
 fn stores_and_rows_read_as_the_model_says_through_rollbacks_crashes_and_prunes() {
     // All operations are in these. 16: tiny content, forgotten because of another one's commit, was
     // dropped with the next change of the inode (NODE-1).
-    let seeds = seeds([1, 2, 16]);
+    let seeds = seeds([1, 2, 3, 16]);
     // CONTENT-9, CONTENT-12, CLONE-1, ROLLBACK-2
     let done = run_worlds(&seeds, 250, 20, false);
     if seeds.len() > 1 {
