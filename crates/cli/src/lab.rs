@@ -18,7 +18,9 @@ use larder_lab::results::Record;
 use larder_lab::run::{Circumstances, Event, Experiment, Request, Summary};
 use larder_lab::sizes::Sizes;
 use serde_json::json;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Instant, SystemTime};
@@ -26,7 +28,22 @@ use std::time::{Instant, SystemTime};
 /// Exit code of a command that SIGINT would have ended (128 + 2), as shells show it.
 const EXIT_INTERRUPTED: u8 = 130;
 
-/// `larder lab`.
+/// The program that has the laboratory, beside this one.
+const PROGRAM: &str = "larder-lab";
+
+/// `larder lab`: goes on as the program that has it, with the same command line.
+pub(crate) fn go_on() -> Result<()> {
+    let program = program_beside(PROGRAM)?;
+    let why = Command::new(&program)
+        .args(std::env::args_os().skip(1))
+        .exec();
+    Err(why).at(|| {
+        let program = program.display();
+        format!("cannot start '{program}', which has the laboratory; install it beside 'larder'")
+    })
+}
+
+/// `larder lab`, in that program.
 pub(crate) fn lab(verb: &LabVerb, out: &mut Output) -> Result<()> {
     match verb {
         LabVerb::Run(args) => run(args, out),
@@ -63,7 +80,7 @@ fn circumstances(directory: &Path) -> Result<Circumstances> {
     Ok(Circumstances {
         out: directory.to_owned(),
         work: directory.to_owned(),
-        program: this_program()?,
+        program: program_beside("larder")?,
         started: show_time(now_ns()),
         command: command_line(),
         deadline: None,
@@ -223,7 +240,8 @@ fn tell_case(label: &str, records: &[Record], out: &mut Output) -> Result<()> {
 }
 
 fn list(out: &mut Output) -> Result<()> {
-    let found = larder_lab::run::list(&std::env::temp_dir(), &this_program()?).map_err(failure)?;
+    let found = larder_lab::run::list(&std::env::temp_dir(), &program_beside("larder")?)
+        .map_err(failure)?;
     if out.is_json() {
         let backends: Vec<_> = found
             .iter()
@@ -312,9 +330,9 @@ fn failure(error: larder_lab::error::Error) -> Failure {
     }
 }
 
-/// Mounts are served by this program, started again.
-fn this_program() -> Result<PathBuf> {
-    std::env::current_exe().at(|| "cannot find this program".to_owned())
+fn program_beside(name: &str) -> Result<PathBuf> {
+    let own = std::env::current_exe().at(|| "cannot find this program".to_owned())?;
+    Ok(own.with_file_name(name))
 }
 
 fn command_line() -> String {

@@ -48,7 +48,10 @@ pub(crate) enum StoreVerb {
     /// Change where a store hangs, what serves it, or what saved files keep
     #[command(
         after_help = "Example: larder store set photos.larder raw --provider readonly",
-        group = ArgGroup::new("change").args(["provider", "mount", "save_keeps"]).required(true).multiple(true)
+        group = ArgGroup::new("change")
+            .args(["provider", "mount", "save_keeps"])
+            .required(true)
+            .multiple(true)
     )]
     Set {
         /// Database that holds it

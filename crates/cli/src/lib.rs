@@ -16,6 +16,9 @@
 //!   `umount` waits for it (serving_lock.rs).
 //!
 //! Each command is a session of its own in the database, beside mounts and other commands.
+//!
+//! There are two programs: `larder`, and `larder-lab`, which `larder lab` goes on as. The
+//! laboratory needs what no other verb does (clients of servers, fonts, drawing).
 
 mod address;
 mod args;
@@ -90,7 +93,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 use txn_args::TxnVerb;
 
-fn main() -> ExitCode {
+/// The program `larder`.
+pub fn larder() -> ExitCode {
     let mut arguments = std::env::args_os();
     let program = arguments.next().unwrap_or_default();
     if let Some(helper) = Helper::named(&program) {
@@ -99,6 +103,21 @@ fn main() -> ExitCode {
     if attendant::is_named(&program) {
         return attendant::run(arguments.collect());
     }
+    command(run)
+}
+
+/// The program `larder-lab`, which takes the command line of `larder lab` as it is.
+pub fn larder_lab() -> ExitCode {
+    command(|verb, _, out| match verb {
+        Verb::Lab(verb) => lab::lab(&verb, out),
+        _ => Err(Failure::Usage(
+            "this program is for 'larder lab'; start 'larder' for all else".into(),
+        )),
+    })
+}
+
+/// Runs a command to its end.
+fn command(run: fn(Verb, Option<Duration>, &mut Output) -> Result<()>) -> ExitCode {
     // No database is open yet.
     let is_bounded = larder::bound_requests();
     assert!(is_bounded, "SAFE-10");
@@ -159,7 +178,7 @@ fn run(verb: Verb, timeout: Option<Duration>, out: &mut Output) -> Result<()> {
         Verb::Trace(args) => trace::trace(&args, out),
         Verb::Watch(args) => watch::watch(&args, out),
         Verb::Check(args) => report::check(&args, out),
-        Verb::Lab(verb) => lab::lab(&verb, out),
+        Verb::Lab(_) => lab::go_on(),
         Verb::Txn(TxnVerb::Run(args)) => txn_run::run(&args, out),
         Verb::Txn(TxnVerb::Begin(args)) => txn::begin(&args, out),
         Verb::Txn(TxnVerb::Status(args)) => txn::status(&args, out),
