@@ -59,10 +59,29 @@ impl<'d> Files<'d> {
         {
             return Ok(());
         }
-        let node = self.metadata(path)?.node;
-        self.database
-            .shared_provider(node.store)?
-            .read_whole(node.ino, buffer)
+        self.at(path, |node| {
+            self.database
+                .shared_provider(node.store)?
+                .read_whole(node.ino, buffer)
+        })
+    }
+
+    /// Does something with what the path names. What is removed meanwhile, since another file was
+    /// given its name, is looked for again: a name that is always there is always found.
+    pub(crate) fn at<T>(&self, path: &[u8], mut act: impl FnMut(NodeId) -> Result<T>) -> Result<T> {
+        let mut node = self.metadata(path)?.node;
+        loop {
+            match act(node) {
+                Err(error) if error.kind() == ErrorKind::NotFound => {
+                    let found = self.metadata(path)?.node;
+                    if found == node {
+                        return Err(error);
+                    }
+                    node = found;
+                }
+                done => return done,
+            }
+        }
     }
 
     /// Makes `bytes` the content of the file `path`, in one step: nobody sees part of it, and a
@@ -97,15 +116,17 @@ impl<'d> Files<'d> {
     /// The entries of a directory, read as they are asked for. Entries that come or go meanwhile
     /// may be told or not; all others are told once.
     pub fn read_dir(&self, path: impl AsRef<[u8]>) -> Result<ReadDir> {
-        let mut entries = ReadDir {
-            node: self.metadata(path)?.node,
-            database: self.database.clone(),
-            page: VecDeque::new(),
-            after: None,
-            is_last_page: false,
-        };
-        entries.read_page()?;
-        Ok(entries)
+        self.at(path.as_ref(), |node| {
+            let mut entries = ReadDir {
+                node,
+                database: self.database.clone(),
+                page: VecDeque::new(),
+                after: None,
+                is_last_page: false,
+            };
+            entries.read_page()?;
+            Ok(entries)
+        })
     }
 
     /// Makes a directory of mode 0755 and this process's owner.

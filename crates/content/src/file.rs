@@ -115,8 +115,12 @@ impl<'d> OpenOptions<'d> {
         let nodes = self.files.database.nodes();
         let mut path = path.to_vec();
         for _ in 0..=SYMLINK_FOLLOW_MAX {
-            match self.files.metadata(&path) {
-                Ok(found) if !self.create_new => return nodes.open(found.node, writes),
+            let opened = match self.create_new {
+                true => self.files.metadata(&path).map(|_| None),
+                false => (self.files.at(&path, |node| nodes.open(node, writes))).map(Some),
+            };
+            match opened {
+                Ok(Some(handle)) => return Ok(handle),
                 Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
                 Err(error) if !(self.create || self.create_new) => return Err(error),
                 Ok(_) | Err(_) => {}

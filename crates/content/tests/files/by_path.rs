@@ -3,6 +3,7 @@
 use crate::common::*;
 use larder::{ErrorKind, File};
 use std::io::{Read, Seek, SeekFrom, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 #[test]
@@ -199,4 +200,41 @@ fn an_open_file_outlives_its_name() {
     let mut read = [0; 10];
     assert_eq!(file.handle().read_at(0, &mut read).unwrap(), 10);
     assert_eq!(&read, b"still here");
+}
+
+/// A file that is saved by a rename has the name at any moment: whoever opens it finds the old one
+/// or the new one.
+#[test]
+fn a_file_that_is_replaced_again_and_again_is_always_found() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = create(dir.path(), None);
+    let files = db.files();
+    files.write("/f", "content").unwrap();
+    files.symlink("f", "/link").unwrap();
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..3000 {
+                files.write("/new", "content").unwrap();
+                files.rename("/new", "/f").unwrap();
+            }
+            is_over.store(true, Ordering::SeqCst);
+        });
+        while !is_over.load(Ordering::SeqCst) {
+            for path in ["/f", "/link"] {
+                let mut content = String::new();
+                let mut file = files.open(path).unwrap();
+                file.read_to_string(&mut content).unwrap();
+                assert_eq!(content, "content");
+                assert_eq!(files.read(path).unwrap(), b"content");
+                assert_eq!(files.metadata(path).unwrap().size_bytes, 7);
+                let mut options = files.options();
+                options = options.read(true).write(true).create(true);
+                assert_eq!(
+                    options.open(path).unwrap().metadata().unwrap().size_bytes,
+                    7
+                );
+            }
+        }
+    });
 }
