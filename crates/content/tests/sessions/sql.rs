@@ -515,6 +515,32 @@ fn a_statement_alone_sees_what_was_done_before_in_this_process() {
     assert_eq!(one(&mut sql, names), SqlValue::Integer(4));
 }
 
+/// Who has a transaction open, in which it has written, asks beside it: of the transaction it sees
+/// nothing, of what was answered before all, and nobody waits for himself.
+#[test]
+fn a_statement_alone_waits_for_no_transaction_of_its_thread() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = create(dir.path(), None);
+    let mut sql = db.sql().open(true).unwrap();
+    let mut writing = db.sql().open(false).unwrap();
+    let names = "SELECT count(*) FROM main_dirent";
+    db.files().write("/before", "before").unwrap();
+    run(&mut writing, "BEGIN; SELECT write_content('/in', 'in')").unwrap();
+    assert_eq!(one(&mut sql, names), SqlValue::Integer(1));
+    let transaction = db.transactions().begin();
+    assert_eq!(one(&mut sql, names), SqlValue::Integer(1));
+    drop(transaction);
+    run(&mut writing, "COMMIT").unwrap();
+    assert_eq!(one(&mut sql, names), SqlValue::Integer(2));
+    let transaction = db.transactions().begin().unwrap();
+    transaction.files().write("/api", "api").unwrap();
+    assert_eq!(one(&mut sql, names), SqlValue::Integer(2));
+    transaction.commit().unwrap();
+    assert_eq!(one(&mut sql, names), SqlValue::Integer(3));
+    drop((sql, writing));
+    db.close().unwrap();
+}
+
 #[test]
 fn a_read_only_session_writes_nothing() {
     let dir = tempfile::tempdir().unwrap();
