@@ -132,19 +132,12 @@ pub fn describe_process(pid: u32, note: Option<&str>) -> String {
 /// Who has the `flock` on the file `name` of a database, for people.
 pub fn describe_holder(database: &DatabaseDir, name: &str) -> String {
     let identity = database.identity_of(name).ok().flatten();
-    match look_again(|| find_holder(identity?, &Lock::Whole)) {
+    match identity.and_then(|identity| find_holder(identity, &Lock::Whole)) {
         Some(pid) => describe_process(pid, None),
         None => NOBODY_SEEN.into(),
     }
 }
 
-/// The kernel tells its list of locks in parts, and one that is not where it was by the next part
-/// may be in none.
-fn look_again(find: impl Fn() -> Option<u32>) -> Option<u32> {
-    (0..LOOKS_MAX).find_map(|_| find())
-}
-
-const LOOKS_MAX: u32 = 8;
 const NOBODY_SEEN: &str = "a process that cannot be seen from here";
 
 /// How one connection waits for SQLite's locks.
@@ -240,7 +233,7 @@ impl Waits {
 
 /// Who has a lock of SQLite's that others wait for.
 pub(crate) fn describe_sqlite_holder(directory: &DatabaseDir) -> String {
-    match look_again(|| find_sqlite_holder(directory)) {
+    match find_sqlite_holder(directory) {
         Some(pid) => describe_process(pid, None),
         None => NOBODY_SEEN.into(),
     }

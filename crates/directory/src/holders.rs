@@ -10,6 +10,10 @@ use std::ops::RangeInclusive;
 const COMMAND_CHARS_MAX: usize = 100;
 const NS_PER_S: i64 = 1_000_000_000;
 
+/// The kernel tells its list of locks in parts, and one that is not where it was by the next part
+/// may be in none: so it is read again.
+const LOOKS_MAX: u32 = 4;
+
 /// The locks that are looked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Lock {
@@ -29,13 +33,17 @@ pub enum For {
 }
 
 /// The process that has such a lock on the file with this device and inode, by the kernel's list of
-/// locks; `None`: nobody that can be seen. Other processes come before this one. 0.1 ms.
+/// locks; `None`: nobody that can be seen. Other processes come before this one. 0.1
+/// ms, or four times that.
 pub fn find_holder(identity: (u64, u64), lock: &Lock) -> Option<u32> {
     let (major, minor) = (rustix::fs::major(identity.0), rustix::fs::minor(identity.0));
     let place = format!("{major:02x}:{minor:02x}:{}", identity.1);
-    let locks = fs::read_to_string("/proc/locks").ok()?;
     let own = std::process::id();
-    let found: Vec<Option<u32>> = find_locks(&locks, &place, lock).collect();
+    let mut looks = (0..LOOKS_MAX).map(|_| {
+        let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
+        find_locks(&locks, &place, lock).collect::<Vec<Option<u32>>>()
+    });
+    let found = looks.find(|found| !found.is_empty())?;
     let pids = || found.iter().flatten().copied();
     let unnamed = || found.contains(&None).then(|| find_descriptor(&place, lock));
     pids()

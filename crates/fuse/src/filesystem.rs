@@ -398,7 +398,7 @@ impl Filesystem for Bridge {
             locks.flush(node, handle, owner);
         }
         let node = call.request.node;
-        // But what a constraint refused later is told now, if no sync has asked.
+        // But what a constraint refused later is told now.
         (self.files.find(handle)?.check_refused())
             .map_err(|error| errno(&error, format_args!("close {node}")))
     }

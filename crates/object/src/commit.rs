@@ -127,8 +127,9 @@ pub(crate) struct KeptOrphans {
 /// writing on Linux, who opens a file after somebody was told is not told.
 #[derive(Debug)]
 pub struct Told {
-    /// Others told those up to this one before it was opened.
-    before: u64,
+    /// Those up to this one are over: a sync of others told them before it was opened, or its own
+    /// did, and its next one succeeded.
+    over: AtomicU64,
     by_sync: AtomicU64,
 }
 

@@ -4,6 +4,7 @@
 use crate::support::Place;
 use std::fs::File;
 use std::io::Write;
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -213,6 +214,72 @@ fn a_small_host_serves() {
     }
     fill_with_content(&host);
     host.free();
+}
+
+/// What is overwritten waits in the catalog's log, which has little room here: ENOSPC comes from a
+/// write, never from fsync, and nothing waits for room.
+#[test]
+fn small_overwrites_fit_into_a_small_host() {
+    let mut host = Host::new(160, "0s");
+    host.mount();
+    let blocks = 5_000;
+    std::fs::write(host.file("large"), vec![1; blocks << 12]).unwrap();
+    let file = File::options()
+        .write(true)
+        .open(host.file("large"))
+        .unwrap();
+    file.sync_all().unwrap();
+    fill_with_content(&host);
+    let began = Instant::now();
+    for round in 0..2 {
+        for block in 0..blocks {
+            // 4,099 is prime: every block once, no two neighbours after one another.
+            let at = (block * 4_099 % blocks) << 12;
+            match file.write_all_at(&[round; 4096], at as u64) {
+                Ok(()) => {}
+                Err(error) => assert!(is_full(&error)),
+            }
+        }
+        file.sync_all().unwrap();
+    }
+    assert!(began.elapsed() < Duration::from_secs(60), "HOST-1");
+    drop(file);
+    host.free();
+}
+
+/// The catalog is half free, the host is full, and the log of the mount is new: to remove names
+/// changes many pages, which the log must hold.
+#[test]
+fn scattered_names_are_removed_from_a_full_host() {
+    let mut host = Host::new(200, "0s");
+    host.mount();
+    let names = |range: std::ops::Range<u64>| {
+        range.map(|number| {
+            format!(
+                "{:016x}{}",
+                number.wrapping_mul(0x9E37_79B9_7F4A_7C15),
+                "x".repeat(200)
+            )
+        })
+    };
+    for name in names(0..60_000) {
+        File::create(host.file(&name)).unwrap();
+    }
+    for name in names(0..30_000) {
+        std::fs::remove_file(host.file(&name)).unwrap();
+    }
+    host.unmount();
+    host.place.run(&["prune", "h/D"]);
+    host.mount();
+    fill_with_content(&host);
+    host.unmount();
+    host.mount();
+    let began = Instant::now();
+    for name in names(30_000..60_000) {
+        std::fs::remove_file(host.file(&name)).unwrap();
+    }
+    host.free();
+    assert!(began.elapsed() < Duration::from_secs(120), "HOST-1");
 }
 
 fn free_of_history(mut host: Host) {

@@ -447,8 +447,37 @@ fn a_close_reports_a_rule_that_came_after_the_open() {
     later.sync().unwrap();
     later.check_refused().unwrap();
     file.sync().unwrap_err();
+    assert_eq!(file.check_refused().unwrap_err().kind(), ErrorKind::Io);
+    // What is synced after that is there, and a close has nothing to say.
+    plain(dir.path(), "DROP TRIGGER late");
+    file.write_at(0, b"again").unwrap();
+    file.sync().unwrap();
+    file.check_refused().unwrap();
     drop((file, other, later));
     db.close().unwrap();
+}
+
+/// Nobody knows who has looked at the answer to a close: the end of the session tells it, too.
+#[test]
+fn a_refusal_that_only_closes_have_told_is_told_at_the_end() {
+    let dir = scratch();
+    drop(create(dir.path(), None));
+    let db = open_quiet(dir.path());
+    let file = db.nodes().open(make(&db, ROOT, "file"), true).unwrap();
+    db.sync().unwrap();
+    for number in 1..=2 {
+        file.write_at(0, &[number; 10_000]).unwrap();
+        plain(
+            dir.path(),
+            "CREATE TRIGGER late BEFORE UPDATE ON main BEGIN SELECT RAISE(ABORT, 'too late'); END",
+        );
+        db.sync().unwrap();
+        file.check_refused().unwrap_err();
+        plain(dir.path(), "DROP TRIGGER late");
+    }
+    drop(file);
+    let told = db.close().unwrap_err();
+    assert!(told.to_string().contains("refused 2 of"), "{told}");
 }
 
 /// `CONSTRAINT-3`, `REDO-4`. What was written in place keeps its redo row where the commit that was

@@ -18,15 +18,14 @@
 
 use crate::engine::{Edit, Engine, lock};
 use crate::session::log_growth::WAL_BYTES_STEP;
+use crate::space::host_reserve::WAL_BYTES_PASSIVE;
 use crate::{ErrorKind, Result};
 use larder_catalog::{CatalogError, ChangeSet, CheckpointKind};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// The write-ahead log is checkpointed when more of it waits for that, bytes. Pages that change
-/// often are copied once in so many.
-const WAL_BYTES_PASSIVE: u64 = 32 << 20;
-/// When it is longer than this in spite of that, a checkpoint waits for readers.
+/// When the log is longer than this in spite of [`WAL_BYTES_PASSIVE`], a checkpoint waits for
+/// readers.
 const WAL_BYTES_MAX: u64 = 256 << 20;
 /// The same two where the host has little room.
 const WAL_BYTES_PASSIVE_LITTLE: u64 = 4 << 20;
@@ -73,6 +72,8 @@ impl Engine {
             return Ok(());
         }
         self.unlogged_rows.store(0, Ordering::Relaxed);
+        // Who only removes something asks for no space.
+        self.look_at_host()?;
         let is_wanted = self.is_checkpoint_wanted.load(Ordering::SeqCst);
         // The file's length is not kept from us by who copies it.
         if is_wanted && !self.has_little_space() && self.catalog.wal_bytes()? <= WAL_BYTES_MAX {

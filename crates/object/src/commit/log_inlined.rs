@@ -26,6 +26,7 @@
 //! and gives it its redo row (`REDO-1`), and nobody reads the target before the apply has written
 //! and flushed it, and the row is gone. See docs/decisions/0022-durable-commits.md.
 
+use crate::Result;
 use crate::engine::Engine;
 use larder_catalog::ChangeSet;
 use std::sync::atomic::Ordering;
@@ -43,7 +44,7 @@ impl Engine {
         is_awaited: bool,
         is_unmet: bool,
         set: &ChangeSet,
-    ) -> bool {
+    ) -> Result<bool> {
         // LOGGED-1: what was moved lies in a segment, and must be flushed there.
         let is_all = blocks > 0 && set.allocated.is_empty();
         let blocks_max = match &self.private {
@@ -52,15 +53,15 @@ impl Engine {
             None => 0,
         };
         if !is_all || blocks > blocks_max || !is_unmet {
-            return false; // LOGGED-2
+            return Ok(false); // LOGGED-2
         }
         let rows = set.redo_rows.iter().filter(|(.., row)| row.bytes.is_some());
         let redo_blocks: u64 = rows.map(|(.., row)| row.blocks.len() as u64).sum();
         let waiting = self.redo_rows.blocks.load(Ordering::SeqCst);
-        let fits = waiting + redo_blocks + blocks <= self.redo_blocks_max(); // REDO-5
+        let fits = waiting + redo_blocks + blocks <= self.redo_blocks_max()?; // REDO-5
         if let Some(private) = self.private.as_ref().filter(|_| fits) {
             private.note_logged(blocks);
         }
-        fits
+        Ok(fits)
     }
 }

@@ -57,7 +57,7 @@ impl Engine {
             .collect();
         let blocks = placed.iter().map(|piece| piece.extent.block_count).sum();
         let is_unmet = is_alone || placed.iter().all(|piece| nodes[piece.node_index].is_fresh);
-        let is_logged = self.is_logged(blocks, is_awaited, is_unmet, set);
+        let is_logged = self.is_logged(blocks, is_awaited, is_unmet, set)?;
         if is_logged {
             take_checksums(&mut placed, &gathers)?;
         } else {

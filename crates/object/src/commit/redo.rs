@@ -31,8 +31,8 @@
 //!   row's commit.
 //! * `REDO-4` Rows go in a commit that follows the flush of the targets, and that brings the
 //!   checksums of what was written.
-//! * `REDO-5` Redo rows are bounded: beyond `EngineOptions::redo_bytes_max` small overwrites go
-//!   copy-on-write as all others do.
+//! * `REDO-5` Redo rows are bounded: beyond `EngineOptions::redo_bytes_max`, and beyond the
+//!   catalog's share of the host, small overwrites go copy-on-write as all others do.
 //! * `REDO-6` An overwrite becomes a redo row only where the block will stay: nothing of an object
 //!   of which anything is kept (`WHOLE-1`), and no provisional block. (New blocks may be redo rows
 //!   whatever becomes of them, see `log_inlined`: who places them anew ends these redo rows.)
@@ -105,11 +105,12 @@ impl View {
 }
 
 impl Engine {
-    pub(crate) fn redo_blocks_max(&self) -> u64 {
-        match self.session.workspace {
-            None => self.session.options.redo_bytes_max / BLOCK_BYTES,
-            Some(_) => 0, // WORKSPACE-8
+    pub(crate) fn redo_blocks_max(&self) -> Result<u64> {
+        if self.session.workspace.is_some() {
+            return Ok(0); // WORKSPACE-8
         }
+        let share = self.catalog_share_bytes()?;
+        Ok(self.session.options.redo_bytes_max.min(share) / BLOCK_BYTES)
     }
 
     /// Learns from the catalog how much waits to be written in place: when the database is opened,
@@ -158,7 +159,7 @@ impl Engine {
         set: &mut ChangeSet,
     ) -> Result<()> {
         let waiting = self.redo_rows.blocks.load(Ordering::SeqCst);
-        let mut left = self.redo_blocks_max().saturating_sub(waiting);
+        let mut left = self.redo_blocks_max()?.saturating_sub(waiting);
         for frozen in nodes.iter_mut() {
             let Some(flush) = frozen.flush.as_mut().filter(|flush| flush.may_log_redo) else {
                 continue;
@@ -239,26 +240,27 @@ impl Engine {
     // ---- applying them ------------------------------------------------------------------------
 
     /// Whether the background should apply redo rows now.
-    fn is_apply_due(&self) -> bool {
+    fn is_apply_due(&self) -> Result<bool> {
         let waiting = self.redo_rows.blocks.load(Ordering::SeqCst);
         if waiting == 0 || self.session.workspace.is_some() {
-            return false;
+            return Ok(false);
         }
+        let is_full = self.is_redo_full()?;
         let clock = lock(&self.redo_rows.clock);
         let is_rested = clock.not_before.is_none_or(|at| Instant::now() >= at);
         let is_idle = clock.newest.is_none_or(|newest| newest.elapsed() >= IDLE);
-        is_rested && (is_idle || self.is_redo_full())
+        Ok(is_rested && (is_idle || is_full))
     }
 
-    fn is_redo_full(&self) -> bool {
+    fn is_redo_full(&self) -> Result<bool> {
         let waiting = self.redo_rows.blocks.load(Ordering::SeqCst);
-        waiting > 0 && waiting >= self.redo_blocks_max() / FULL_DIVISOR
+        Ok(waiting > 0 && waiting >= self.redo_blocks_max()? / FULL_DIVISOR)
     }
 
     /// The background's part. Never waits for the writer lock.
     pub(crate) fn apply_if_due(&self) -> Result<()> {
         // Who waits for the writer lock comes first.
-        if !self.is_apply_due() || self.writer_lock.is_wanted() {
+        if !self.is_apply_due()? || self.writer_lock.is_wanted() {
             return Ok(());
         }
         if !self.writer_lock.try_begin(|| self.refresh_locked())? {
@@ -271,7 +273,7 @@ impl Engine {
 
     /// The same for an engine without background: after a sync, when enough waits.
     pub(crate) fn apply_if_full(&self) -> Result<()> {
-        if self.session.options.has_background || !self.is_redo_full() {
+        if self.session.options.has_background || !self.is_redo_full()? {
             return Ok(());
         }
         let _edit = self.edit()?;

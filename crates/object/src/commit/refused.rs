@@ -337,11 +337,14 @@ impl Engine {
         let mut state = node.lock();
         // What only a keeper holds open, nobody closes.
         if state.open_count > u32::from(state.is_kept) {
-            state.refusal = Some(Unreported {
+            let older = state.refusal.replace(Unreported {
                 why: format!("a constraint of the database refused {shown}: {why}; {kept}"),
                 number,
                 is_told: false,
             });
+            if older.is_some_and(|older| !older.is_told) {
+                self.refusals.unreported.fetch_add(1, Ordering::Relaxed);
+            }
         } else {
             self.refusals.unreported.fetch_add(1, Ordering::Relaxed);
         }
@@ -397,7 +400,7 @@ impl Engine {
             _ => 0,
         };
         Told {
-            before,
+            over: AtomicU64::new(before),
             by_sync: AtomicU64::new(before),
         }
     }
@@ -405,22 +408,25 @@ impl Engine {
     /// What a sync by a handle has to say of a refusal: once.
     pub(crate) fn report_refused(&self, node: &Node, told: &Told) -> Result<()> {
         let mut state = node.lock();
-        match state.refusal.as_mut() {
-            Some(refusal) => {
-                let last = told.by_sync.fetch_max(refusal.number, Ordering::Relaxed);
-                refusal.tell_after(last)
-            }
-            None => Ok(()),
+        let Some(refusal) = state.refusal.as_mut() else {
+            return Ok(());
+        };
+        if told.by_sync.fetch_max(refusal.number, Ordering::Relaxed) >= refusal.number {
+            told.over.fetch_max(refusal.number, Ordering::Relaxed);
+            return Ok(());
         }
+        refusal.is_told = true;
+        Err(Error::new(ErrorKind::Io, refusal.why.clone()))
     }
 
     /// The same of a close: the answer to it is the last thing that a program hears. Each one of
-    /// several descriptors says it, as nobody knows whose answer is looked at.
+    /// several descriptors says it, and it counts for none: nobody knows whose answer is looked at.
     pub fn report_refused_at_close(&self, node: &Node, told: &Told) -> Result<()> {
-        let mut state = node.lock();
-        match state.refusal.as_mut() {
-            Some(refusal) => refusal.tell_after(told.before),
-            None => Ok(()),
+        match &node.lock().refusal {
+            Some(refusal) if refusal.number > told.over.load(Ordering::Relaxed) => {
+                Err(Error::new(ErrorKind::Io, refusal.why.clone()))
+            }
+            _ => Ok(()),
         }
     }
 
@@ -474,15 +480,4 @@ pub(super) fn bytes_beside(uncounted: &Cover, held: &[Held]) -> u64 {
         .iter()
         .filter(|(extent, ..)| !uncounted.overlaps(extent));
     counted.map(|(extent, ..)| extent.len_bytes()).sum()
-}
-
-impl Unreported {
-    /// Tells it to who was told of all up to `last`.
-    fn tell_after(&mut self, last: u64) -> Result<()> {
-        if self.number <= last {
-            return Ok(());
-        }
-        self.is_told = true;
-        Err(Error::new(ErrorKind::Io, self.why.clone()))
-    }
 }

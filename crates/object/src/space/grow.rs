@@ -202,10 +202,15 @@ impl Engine {
     /// the catalog's share, not the segments', or a database would be smaller while its log is
     /// long. But not the reserve (`HOST-1`), nor what a log takes that was just copied.
     pub(crate) fn host_margin_bytes(&self) -> Result<u64> {
-        let log = self.log_bytes();
-        let part = HOST_MARGIN_BYTES.min(self.host_size_bytes()? / HOST_MARGIN_DIVISOR);
+        let (log, part) = (self.log_bytes(), self.catalog_share_bytes()?);
         let kept = self.host_reserve_bytes()? + RESERVE_LOG_BYTES.saturating_sub(log);
         Ok(kept.max(part.saturating_sub(log)))
+    }
+
+    /// The catalog's share of the host, bytes. No more small overwrites wait in its log, however
+    /// small the host (`REDO-5`).
+    pub(crate) fn catalog_share_bytes(&self) -> Result<u64> {
+        Ok(HOST_MARGIN_BYTES.min(self.host_size_bytes()? / HOST_MARGIN_DIVISOR))
     }
 
     fn create_segment(&self, index: SegmentIndex) -> Result<Arc<Segment>> {

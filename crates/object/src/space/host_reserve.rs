@@ -26,11 +26,16 @@ const RESERVE_BYTES_MIN: u64 = 16 << 20;
 /// ... and what the catalog uses, but no more than this: what is deleted may stay in the history,
 /// whose rows are new ones.
 const RESERVE_CATALOG_BYTES_MAX: u64 = 256 << 20;
-/// Of the reserve the log needs so much, bytes; what the catalog's file has free serves for the
-/// rest.
+/// Of the reserve the log needs so much, bytes, and as much as the catalog uses: a commit is
+/// written there first, with all pages that it changes. What the catalog's file has free serves for
+/// the rest.
 pub(crate) const RESERVE_LOG_BYTES: u64 = 8 << 20;
-/// Where the host has less than so many reserves, it has little.
+/// Where the host has less than so many reserves, or than one and a log that is copied at leisure,
+/// it has little.
 const LITTLE_RESERVES: u64 = 2;
+/// The write-ahead log is checkpointed when more of it waits for that, bytes. Pages that change
+/// often are copied once in so many.
+pub(crate) const WAL_BYTES_PASSIVE: u64 = 32 << 20;
 /// So many operations go by between two looks, where there was enough.
 const LOOK_OPERATIONS: u32 = 32;
 /// Nor more time.
@@ -54,12 +59,7 @@ impl Engine {
         if !is_due && !is_old && !free.is_short.load(Ordering::Relaxed) {
             return Ok(());
         }
-        *lock(&free.looked) = Some(Instant::now());
-        let host = self.host_bytes()?;
-        let reserve = self.host_reserve_bytes()?;
-        free.has_little
-            .store(host < LITTLE_RESERVES * reserve, Ordering::Relaxed);
-        free.is_short.store(host < reserve, Ordering::Relaxed);
+        let (host, reserve) = self.look_at_host()?;
         if host >= reserve {
             return Ok(());
         }
@@ -76,6 +76,20 @@ impl Engine {
                 reserve >> 20
             ),
         ))
+    }
+
+    /// Bytes that the host has left, with those of the log, and the reserve; notes whether that is
+    /// little (`HOST-2`).
+    pub(crate) fn look_at_host(&self) -> Result<(u64, u64)> {
+        let free = &self.host_space;
+        *lock(&free.looked) = Some(Instant::now());
+        // What the log has taken of the reserve it has: it begins anew in place.
+        let host = self.host_bytes()? + self.log_bytes().min(RESERVE_LOG_BYTES);
+        let reserve = self.host_reserve_bytes()?;
+        let little = (LITTLE_RESERVES * reserve).max(reserve + WAL_BYTES_PASSIVE);
+        free.has_little.store(host < little, Ordering::Relaxed);
+        free.is_short.store(host < reserve, Ordering::Relaxed);
+        Ok((host, reserve))
     }
 
     /// Refuses a host that does not say what room it has: deleting something would not help.
@@ -116,8 +130,11 @@ impl Engine {
         let catalog = self.catalog.length()?;
         // What is free in the catalog's file is taken before it grows.
         let used = catalog.bytes.saturating_sub(catalog.free_bytes);
-        let reserve = RESERVE_BYTES_MIN + used.min(RESERVE_CATALOG_BYTES_MAX);
-        let left = reserve.saturating_sub(catalog.free_bytes);
-        Ok(left.max(RESERVE_LOG_BYTES) + catalog.bytes.saturating_sub(file_bytes))
+        let for_history = used.min(RESERVE_CATALOG_BYTES_MAX);
+        let all = RESERVE_BYTES_MIN + for_history;
+        let reserve = (all.saturating_sub(catalog.free_bytes))
+            .max(for_history)
+            .max(RESERVE_LOG_BYTES);
+        Ok(reserve + catalog.bytes.saturating_sub(file_bytes))
     }
 }

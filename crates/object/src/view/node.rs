@@ -108,7 +108,7 @@ pub(crate) struct NodeState {
     pub xattrs: Option<BTreeMap<Vec<u8>, Vec<u8>>>,
     /// Attribute names that differ from the catalog's.
     pub xattrs_dirty: Vec<Vec<u8>>,
-    /// Something of it was refused after it was answered, and who has it open was not told yet.
+    /// Something of it was refused after it was answered, while somebody has it open.
     pub refusal: Option<Unreported>,
     /// When a sync asked for it last.
     pub synced_at: Option<Instant>,
