@@ -154,7 +154,7 @@ fn run_all(
                 command.arg("--test-threads=1");
             } else {
                 let threads = THREADS_PER_PROCESSOR * processors();
-                command.arg(format!("--test-threads={threads}"));
+                command.env("RUST_TEST_THREADS", threads.to_string());
             }
             if !program.tests.is_empty() {
                 command.arg("--exact").args(&program.tests);
