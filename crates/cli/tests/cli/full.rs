@@ -363,6 +363,15 @@ fn a_host_without_a_byte_left_is_read_and_says_what_to_do() {
     let place = &host.place;
     place.write("file", 100_000);
     place.ok(&["put", "file", "h/D:/f"]);
+    // Two connections that close at once may both leave the log to the other, and a reader that
+    // removes it later frees its room.
+    for _ in 0..100 {
+        if !place.path("h/D/catalog.db-wal").exists() {
+            break;
+        }
+        place.ok(&["ls", "h/D:/"]);
+    }
+    assert!(!place.path("h/D/catalog.db-wal").exists());
     let mut fill = File::create(place.path("h/fill")).unwrap();
     let mut length = 0;
     for bytes in [1 << 20, 4096] {
