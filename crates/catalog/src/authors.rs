@@ -8,9 +8,9 @@
 //!   with the session's, and deleted, when another session begins, only if the session ended before
 //!   the history begins.
 
-use crate::codec::{signed, unsigned};
+use crate::conn::meta::find_meta;
 use crate::error::{At, Result};
-use crate::meta::find_meta;
+use crate::types::codec::{signed, unsigned};
 use larder_format::SessionId;
 use rusqlite::{Connection, OptionalExtension, params};
 

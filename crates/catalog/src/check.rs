@@ -1,13 +1,18 @@
 //! Proving that the catalog is consistent in itself. Extent rows against extent maps is the concern
 //! of the layer above, which can decode maps.
 
-use crate::codec::unsigned;
-use crate::damage::{self, FINDINGS_MAX};
+pub(crate) mod damage;
+pub(crate) mod survey;
+
+use crate::conn::trust::Code;
 use crate::error::{At, CatalogError, Result};
-use crate::expected::{Expected, expected_objects};
-use crate::names::{StoreName, TABLE_SUFFIXES, quoted, shown};
-use crate::trust::Code;
-use crate::{Catalog, audit, map_pages, schema};
+use crate::guards::audit;
+use crate::schema::expected::{Expected, expected_objects};
+use crate::space::map_pages;
+use crate::types::codec::unsigned;
+use crate::types::names::{StoreName, TABLE_SUFFIXES, quoted, shown};
+use crate::{Catalog, schema};
+use damage::FINDINGS_MAX;
 use larder_format::Name;
 use larder_format::limits::XATTR_VALUE_BYTES_MAX;
 use rusqlite::types::{Value, ValueRef};
@@ -486,8 +491,9 @@ fn check_names(
                 break;
             }
             count += 1;
-            let name = String::from_utf8_lossy(crate::codec::bytes(row, 0).unwrap_or_default())
-                .into_owned();
+            let name =
+                String::from_utf8_lossy(crate::types::codec::bytes(row, 0).unwrap_or_default())
+                    .into_owned();
             let of: Value = row.get(1).at(&table)?;
             findings.push(format!(
                 "{table}: the name {} of {key} {of:?}: {why} (CATALOG-6)",
@@ -529,7 +535,7 @@ fn collect_rows(
     let mut query = connection.prepare(sql).at(step)?;
     if query.parameter_count() > 0 {
         query
-            .raw_bind_parameter(1, store.map(crate::codec::signed))
+            .raw_bind_parameter(1, store.map(crate::types::codec::signed))
             .at(step)?;
     }
     let mut rows = query.raw_query();
@@ -539,7 +545,9 @@ fn collect_rows(
             findings.push(format!("… and more like the last {FINDINGS_MAX}"));
             break;
         }
-        findings.push(String::from_utf8_lossy(crate::codec::bytes(row, 0).at(step)?).into_owned());
+        findings.push(
+            String::from_utf8_lossy(crate::types::codec::bytes(row, 0).at(step)?).into_owned(),
+        );
         count += 1;
     }
     Ok(())

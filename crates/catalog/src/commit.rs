@@ -1,23 +1,30 @@
 //! The commit of a change set.
 
+pub(crate) mod access_times;
+pub(crate) mod constraints;
+pub(crate) mod flush;
+pub(crate) mod foreign;
+pub(crate) mod redo_rows;
+pub(crate) mod refusals;
+pub(crate) mod saves;
+pub(crate) mod sessions;
+pub(crate) mod transaction;
+
 use crate::Catalog;
-use crate::changes::{AttrMask, ChangeSet, CommitOutcome, InodeChange};
-use crate::codec::{TextOrBlob, signed};
+use crate::conn::meta::{add_meta, next_commit_seq};
 use crate::error::{At, CatalogError, Result, ignored, require_row};
-use crate::extents::{self, AgChanges};
 use crate::feed;
-use crate::foreign;
+use crate::history::steps::STEP_ROWS;
+use crate::history::store_retention;
 use crate::history::{self, Keeper};
-use crate::holders;
-use crate::map_pages;
-use crate::meta::{add_meta, next_commit_seq};
-use crate::redo_rows;
-use crate::rows::ContentRow;
-use crate::saves;
-use crate::statements::{StoreSql, Stores, insert_inode};
-use crate::steps::STEP_ROWS;
-use crate::store_retention;
+use crate::schema::statements::{StoreSql, Stores, insert_inode};
+use crate::space::extents::{self, AgChanges};
+use crate::space::holders;
+use crate::space::map_pages;
 use crate::temporal;
+use crate::types::changes::{AttrMask, ChangeSet, CommitOutcome, InodeChange};
+use crate::types::codec::{TextOrBlob, signed};
+use crate::types::rows::ContentRow;
 use larder_format::{CommitSeq, StoreId};
 use rusqlite::config::DbConfig;
 use rusqlite::{CachedStatement, Connection, OptionalExtension, params};
@@ -630,7 +637,7 @@ fn apply_session(txn: &Connection, changes: &ChangeSet) -> Result<()> {
         add_meta(txn, "retired_bytes_total", changes.retired_bytes)?;
     }
     if let Some((session, seq)) = changes.pin {
-        crate::sessions::update_pin(txn, session, seq)?;
+        crate::commit::sessions::update_pin(txn, session, seq)?;
     }
     Ok(())
 }

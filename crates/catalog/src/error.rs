@@ -1,6 +1,8 @@
 //! What can go wrong with the catalog; each message is one line, cause and remedy.
 
-use crate::refused::{take_in_vain, take_too_long};
+pub(crate) mod refused;
+
+use crate::error::refused::{take_in_vain, take_too_long};
 use rusqlite::ErrorCode;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -213,7 +215,7 @@ pub(crate) fn sort(context: &str, source: rusqlite::Error) -> CatalogError {
                 if source.sqlite_error().map(|error| error.extended_code)
                     == Some(rusqlite::ffi::SQLITE_IOERR_DATA) =>
             {
-                match crate::refused::take_refused() {
+                match crate::error::refused::take_refused() {
                     Some(what) => CatalogError::LogDamaged { what },
                     None => CatalogError::Sqlite {
                         context: context.into(),

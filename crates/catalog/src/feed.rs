@@ -21,12 +21,12 @@ mod collect;
 mod trigger;
 
 use crate::Catalog;
-use crate::changes::ChangeSet;
-use crate::codec::{TextOrBlob, signed, unsigned};
 use crate::error::{At, CatalogError, Result};
-use crate::names::{StoreName, execute_one, quoted};
-use crate::sql::{SqlValue, value};
-use crate::statements::StoreSql;
+use crate::schema::statements::StoreSql;
+use crate::types::changes::ChangeSet;
+use crate::types::codec::{TextOrBlob, signed, unsigned};
+use crate::types::names::{StoreName, execute_one, quoted};
+use crate::types::sql::{SqlValue, value};
 use collect::collect;
 use larder_format::change_record::{decode_changes, encode_changes};
 use larder_format::limits::{FEED_AGE_MAX_NS, FEED_CHANGES_MAX, FEED_ROW_CHANGES_MAX};

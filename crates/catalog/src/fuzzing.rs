@@ -1,8 +1,10 @@
 //! The decoders of this crate that `cargo xtask fuzz` calls: of what a catalog's owner can write.
 //! Only built by it.
 
-use crate::names::{StoreName, check_store_name, shown};
-use crate::{codec, log_scan, sql_text};
+use crate::conn::log_scan;
+use crate::types::codec;
+use crate::types::names::{StoreName, check_store_name, shown};
+use crate::types::sql_text;
 use rusqlite::Connection;
 use rusqlite::types::Value;
 use std::path::Path;
@@ -52,5 +54,5 @@ pub fn read_value(connection: &Connection, value: &Value) -> rusqlite::Result<()
 
 /// A connection in memory as ours are, with our functions of text (`SAFE-9`).
 pub fn scratch() -> crate::Result<Connection> {
-    crate::confine::scratch()
+    crate::conn::confine::scratch()
 }

@@ -17,12 +17,16 @@
 //! `recursive_triggers`. That is switched on where a statement or a trigger says REPLACE, and not
 //! always: a user's trigger that changes its own table would then run again and again.
 
-use crate::audit;
+pub(crate) mod audit;
+pub(crate) mod guarded;
+pub(crate) mod trigger_effects;
+pub(crate) mod trigger_watch;
+
+use crate::conn::meta::set_guard_switch;
+use crate::conn::trust::Code;
 use crate::error::{At, CatalogError, Result};
-use crate::meta::set_guard_switch;
+use crate::guards::trigger_watch::Watch;
 use crate::schema;
-use crate::trigger_watch::Watch;
-use crate::trust::Code;
 use rusqlite::Connection;
 use rusqlite::config::DbConfig;
 use std::sync::Arc;

@@ -39,14 +39,22 @@
 //! One row per superseded row, and one per commit. A new file supersedes nothing but the times of
 //! its directory.
 
+pub(crate) mod horizon;
 mod look;
+pub(crate) mod pre_images;
+pub(crate) mod retention;
+pub(crate) mod seals;
+pub(crate) mod snapshot_stores;
+pub(crate) mod steps;
+pub(crate) mod store_retention;
+pub(crate) mod versions;
 
 use crate::authors::Author;
-use crate::codec::{signed, unsigned};
+use crate::conn::meta::{find_meta, of_store};
 use crate::error::{At, CatalogError, Result};
-use crate::map_pages;
-use crate::meta::{find_meta, of_store};
-use crate::utc;
+use crate::space::map_pages;
+use crate::types::codec::{signed, unsigned};
+use crate::types::utc;
 use larder_format::{CommitSeq, Extent, Ino, StoreId};
 use rusqlite::{Connection, OptionalExtension, ToSql, params};
 use std::cell::Cell;
@@ -628,7 +636,7 @@ pub(crate) fn held_since(connection: &Connection, from: CommitSeq) -> Result<Opt
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::versions::first_row_after;
+    use crate::history::versions::first_row_after;
 
     #[test]
     fn moments_are_found_whatever_a_strangers_numbers_are() {

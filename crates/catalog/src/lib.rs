@@ -61,155 +61,92 @@
 //! A commit: about 10 µs per new file, plus one sync. A lookup: 2–4 µs. See
 //! `examples/commit_cost.rs`.
 
-mod access_times;
-mod as_of;
-mod as_of_views;
-mod attachments;
-mod audit;
 mod authors;
-mod cascades;
-mod changes;
 mod check;
-mod client;
-mod codec;
-mod columns;
 mod commit;
-mod confine;
-mod constraints;
-mod damage;
+mod conn;
 mod error;
-mod exclusive_upgrade;
-mod expected;
-mod extents;
 mod feed;
-mod files_table;
-mod flush;
-mod foreign;
-mod functions;
 #[cfg(fuzzing)]
 pub mod fuzzing;
-mod generation;
-mod grants;
-mod guarded;
 mod guards;
 mod history;
-mod holders;
-mod horizon;
-mod log_scan;
-mod log_vfs;
-mod map_pages;
-#[cfg(feature = "bundled")]
-mod memory;
-mod meta;
-mod moment;
-mod names;
 mod open;
 mod past;
-mod pieces;
-mod place;
-mod pre_images;
-mod read;
-mod redo_rows;
-mod refusals;
-mod refused;
-mod retention;
-mod retention_horizons;
-mod rows;
-mod savepoint;
-mod saves;
 mod schema;
-mod seals;
-mod sessions;
-mod snapshot_stores;
-mod snapshots;
-mod sql;
-mod sql_text;
-mod statements;
-mod steps;
-mod store_retention;
+mod space;
 mod stores;
-mod survey;
 mod temporal;
-mod temporary;
-#[cfg(feature = "bundled")]
-mod text_functions;
-mod tracking;
-mod transaction;
-mod trigger_effects;
-mod trigger_watch;
-mod trust;
-mod tuning;
-mod unsequenced;
+mod types;
 mod user_sql;
-pub mod utc;
-mod versions;
-pub mod waiting;
 mod workspace;
 
-pub use access_times::AccessTime;
 pub use authors::CommitAuthor;
-pub use changes::{
-    AttrMask, ChangeSet, CommitOutcome, Held, InodeChange, MapShare, Save, Sharing, XattrChange,
-};
-pub use client::{ClientEnd, ClientHandle, ClientLocks, ClientStatement, ClientWatch};
-pub use codec::dirent_order;
-pub use damage::find_damage;
+pub use check::damage::find_damage;
+pub use commit::access_times::AccessTime;
+pub use commit::foreign::{ForeignLook, Mark};
+pub use commit::refusals::Refusal;
+pub use commit::transaction::LogFlush;
+pub use conn::functions::{FileRow, FileRows, SqlFile, SqlFiles, SqlMoment, VALUE_BYTES_MAX};
+pub use conn::log_scan::{LogEnd, UNFLUSHED_COMMITS_MAX, require_sound_log};
+#[cfg(feature = "bundled")]
+pub use conn::memory::bound_requests;
+pub use conn::place::{CATALOG_FILE, CatalogOptions};
+pub use conn::trust::Trust;
+pub use conn::waiting;
 pub use error::{BUSY_TIMEOUT, CatalogError, Result};
 pub use feed::{FeedBounds, FeedChange, FeedEvent};
-pub use foreign::{ForeignLook, Mark};
-pub use functions::{FileRow, FileRows, SqlFile, SqlFiles, SqlMoment, VALUE_BYTES_MAX};
-pub use grants::Grants;
 pub use history::SupersededMap;
-pub use holders::SharedRow;
-pub use horizon::{HistoryHorizon, StoreHorizon};
+pub use history::horizon::{HistoryHorizon, StoreHorizon};
+pub use history::retention::{Retention, Retentions};
+pub use history::seals::{Beginnings, KeptRow, SealRow, SealedKind, SealedPart};
+pub use history::snapshot_stores::own_snapshot;
+pub use history::store_retention::HistoryUse;
+pub use history::versions::{HistoryReader, Touch, WholeCommit};
 pub use larder_format as format;
-pub use log_scan::{LogEnd, UNFLUSHED_COMMITS_MAX, require_sound_log};
-pub use map_pages::SharedPages;
-#[cfg(feature = "bundled")]
-pub use memory::bound_requests;
-pub use moment::{Moment, PastPin};
-pub use names::check_store_name;
 pub use open::DatabaseInit;
-pub use place::{CATALOG_FILE, CatalogOptions};
-pub use refusals::Refusal;
-pub use retention::{Retention, Retentions};
-pub use retention_horizons::RetentionHorizons;
-pub use rows::{
-    AgRow, ContentRow, DatabaseInfo, DirentRow, ExtentRow, FileContent, InodeRow, RedoRow,
-    SegmentRow, SessionRow, StoreRow,
-};
+pub use past::snapshots::SnapshotRow;
 pub use schema::SCHEMA_VERSION;
-pub use seals::{Beginnings, KeptRow, SealRow, SealedKind, SealedPart};
-pub use snapshot_stores::own_snapshot;
-pub use snapshots::SnapshotRow;
-pub use sql::{SqlRow, SqlValue, is_complete};
-pub use store_retention::HistoryUse;
+pub use space::grants::Grants;
+pub use space::holders::SharedRow;
+pub use space::map_pages::SharedPages;
 pub use temporal::{
     ColumnsStep, ExactRows, PastRows, RowsChange, RowsStep, StoreColumns, TemporalTable,
 };
-pub use transaction::LogFlush;
-pub use trust::Trust;
-pub use tuning::Tuning;
+pub use types::changes::{
+    AttrMask, ChangeSet, CommitOutcome, Held, InodeChange, MapShare, Save, Sharing, XattrChange,
+};
+pub use types::codec::dirent_order;
+pub use types::moment::{Moment, PastPin};
+pub use types::names::check_store_name;
+pub use types::retention_horizons::RetentionHorizons;
+pub use types::rows::{
+    AgRow, ContentRow, DatabaseInfo, DirentRow, ExtentRow, FileContent, InodeRow, RedoRow,
+    SegmentRow, SessionRow, StoreRow,
+};
+pub use types::sql::{SqlRow, SqlValue, is_complete};
+pub use types::tuning::Tuning;
+pub use types::utc;
+pub use user_sql::client::{ClientEnd, ClientHandle, ClientLocks, ClientStatement, ClientWatch};
 pub use user_sql::{SqlControl, SqlStatement};
-pub use versions::{HistoryReader, Touch, WholeCommit};
 pub use workspace::{Conflict, GRANTS, INO_RANGE, InoRange, Merged, TransactionRow};
 
-use client::ClientSide;
+use commit::transaction::Stage;
+use conn::meta::data_version;
+use conn::place::Place;
+use conn::waiting::{Waits, lock};
 use error::{At, sort};
 use guards::Guards;
 use larder_format::{CommitSeq, StoreId};
-use meta::data_version;
-use names::StoreName;
-use place::Place;
 use rusqlite::{Connection, ErrorCode, OptionalExtension, Transaction, TransactionBehavior};
-use statements::StoreSql;
+use schema::statements::StoreSql;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
-use transaction::Stage;
+use types::names::StoreName;
 use user_sql::UserSide;
-use waiting::{Waits, lock};
+use user_sql::client::ClientSide;
 
 /// Idle read connections that are kept.
 const READERS_MAX: usize = 8;
@@ -228,7 +165,7 @@ pub struct Catalog {
     page_bytes: u32,
     writer: Mutex<Writer>,
     /// Closed after nobody reads the index any more.
-    log_index: OnceLock<Option<generation::LogIndex>>,
+    log_index: OnceLock<Option<conn::generation::LogIndex>>,
     checkpointer: Mutex<Connection>,
     /// Flushes the log beside commits; opened when it is needed.
     flusher: Mutex<Option<Connection>>,
@@ -336,7 +273,7 @@ impl Catalog {
         let (busy, log, copied): (bool, i64, i64) = checkpointer
             .query_row(mode, [], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))
             .at("the checkpoint")?;
-        refused::take_in_vain(); // That it waited is told by its outcome, which is no error.
+        error::refused::take_in_vain(); // That it waited is told by its outcome, which is no error.
         Ok(CheckpointOutcome {
             is_complete: !busy && log == copied,
             log_pages: log.max(0) as u64,
@@ -364,7 +301,7 @@ impl Catalog {
             let ask = |sql: &str| -> Result<u64> {
                 let pages: u64 = reader
                     .prepare_cached(sql)
-                    .and_then(|mut ask| ask.query_row([], |row| codec::unsigned(row, 0)))
+                    .and_then(|mut ask| ask.query_row([], |row| types::codec::unsigned(row, 0)))
                     .at("the length of the catalog")?;
                 Ok(pages * u64::from(self.page_bytes))
             };
@@ -460,7 +397,7 @@ impl Catalog {
             // CLIENT-1: no savepoint either. Who fails refuses the client's commit.
             Stage::Client => return self.transact_for_client(|| body(connection, guards)),
             Stage::Reading | Stage::Writing => {
-                return transaction::as_step(connection, |step| {
+                return commit::transaction::as_step(connection, |step| {
                     body(step, guards).map_err(|error| guards.explain(error))
                 });
             }
@@ -478,7 +415,7 @@ impl Catalog {
     fn require_unhidden(&self, connection: &Connection) -> Result<()> {
         let makes = self.user.as_ref().is_some_and(UserSide::makes_temporary);
         match makes || self.client.is_some() {
-            true => temporary::require_none(connection),
+            true => conn::temporary::require_none(connection),
             false => Ok(()),
         }
     }

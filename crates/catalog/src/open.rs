@@ -1,20 +1,23 @@
 //! Creating and opening a catalog, and the settings of its connections.
 
+pub(crate) mod exclusive_upgrade;
+
 use crate::authors::NOBODY;
-use crate::confine::{Use, confine};
-use crate::error::{At, CatalogError, Result, sort};
+use crate::conn::confine::{Use, confine};
+use crate::conn::connect::{configure, connect, connect_with, sync_commits, use_wal};
+use crate::conn::meta;
+use crate::conn::place::{CATALOG_FILE, CatalogOptions, Place};
+use crate::conn::trust::Code;
+use crate::error::{At, CatalogError, Result};
 use crate::guards::Guards;
-use crate::place::{CATALOG_FILE, CatalogOptions, Place};
+use crate::guards::audit;
+use crate::guards::trigger_watch::Watch;
 use crate::schema::{self, APPLICATION_ID, SCHEMA_VERSION, STEPS};
-use crate::trigger_watch::Watch;
-use crate::trust::Code;
-use crate::waiting::Waits;
-use crate::{Catalog, Writer, audit, codec, exclusive_upgrade, meta, stores};
+use crate::types::codec;
+use crate::{Catalog, Writer, stores};
 use larder_directory::DatabaseDir;
 use larder_format::StoreId;
-use rusqlite::config::DbConfig;
-use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior, ffi};
-use std::ffi::c_int;
+use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, RwLock};
@@ -23,8 +26,6 @@ use std::time::Duration;
 /// Bytes of a page of a new catalog: a commit of one file writes a few whole pages, and group
 /// commits fill theirs whatever the size (docs/decisions/0019-commit-speed.md).
 const PAGE_BYTES: u32 = 4096;
-/// Compiled statements that each connection keeps.
-pub(crate) const STATEMENTS_MAX: usize = 256;
 /// The first SQLite without the WAL-reset corruption.
 const SQLITE_VERSION_MIN: i32 = 3_051_003;
 /// How long a checkpoint waits for readers: it must not keep the write lock meanwhile.
@@ -207,7 +208,7 @@ pub(crate) fn open_within(
     let page_bytes = connection
         .pragma_query_value(None, "page_size", |row| row.get(0))
         .at("page_size")?;
-    let (workspace, grants) = crate::grants::identify(&connection)?;
+    let (workspace, grants) = crate::space::grants::identify(&connection)?;
     let checkpointer = connect(
         place,
         &options.waiting(CHECKPOINT_TIMEOUT),
@@ -244,105 +245,6 @@ pub(crate) fn open_within(
         workspace,
         grants: RwLock::new(Arc::new(grants)),
     })
-}
-
-/// Opens a connection.
-pub(crate) fn connect(
-    place: &Place,
-    options: &CatalogOptions,
-    create: OpenFlags,
-    purpose: Use,
-) -> Result<Connection> {
-    let access = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX | create;
-    let (connection, _) = connect_with(place, options, access, false)?;
-    confine(&connection, purpose)?;
-    Ok(connection)
-}
-
-/// The same for any access flags; with `has_log` its log is ours.
-fn connect_with(
-    place: &Place,
-    options: &CatalogOptions,
-    flags: OpenFlags,
-    has_log: bool,
-) -> Result<(Connection, Arc<Waits>)> {
-    let path = place.path();
-    let opened = place.connect(options, flags, has_log)?;
-    let connection = opened.map_err(|error| match error.sqlite_error_code() {
-        Some(ErrorCode::CannotOpen) if flags.contains(OpenFlags::SQLITE_OPEN_CREATE) => {
-            CatalogError::ReadOnly {
-                what: path.display().to_string(),
-            }
-        }
-        Some(ErrorCode::CannotOpen) if !place.exists() => {
-            CatalogError::not_found(format!("database {}", path.display()))
-        }
-        Some(ErrorCode::CannotOpen) => CatalogError::NotADatabase {
-            path: path.clone(),
-            why: "it cannot be opened; check that it is a file and its permissions".into(),
-        },
-        _ => sort(&path.display().to_string(), error),
-    })?;
-    let waits = Waits::begin(&connection, place, options.wait_max())?;
-    confine(&connection, Use::Engine)?;
-    connection.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
-    Ok((connection, waits))
-}
-
-/// How long a connection of another program waits for locks. Not by `Connection::busy_timeout`,
-/// which needs SQLite 3.44: an extension's may be older.
-pub(crate) fn set_busy_timeout(connection: &Connection, timeout: Duration) -> Result<()> {
-    let timeout_ms = c_int::try_from(timeout.as_millis()).unwrap_or(c_int::MAX);
-    // SAFETY: an open connection.
-    match unsafe { ffi::sqlite3_busy_timeout(connection.handle(), timeout_ms) } {
-        ffi::SQLITE_OK => Ok(()),
-        code => {
-            let failed = rusqlite::Error::SqliteFailure(ffi::Error::new(code), None);
-            Err(failed).at("the busy timeout")
-        }
-    }
-}
-
-/// The settings that every connection needs (the file itself remembers only page size and WAL).
-pub(crate) fn configure(connection: &Connection) -> Result<()> {
-    let journal_mode: String = connection
-        .pragma_query_value(None, "journal_mode", |row| row.get(0))
-        .at("journal_mode")?;
-    if journal_mode != "wal" {
-        use_wal(connection)?; // Somebody's shell changed it.
-    }
-    sync_commits(connection)?;
-    // Else a statement with a range over a parameter is compiled anew whenever the value changes.
-    connection
-        .set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)
-        .at("stable plans")?;
-    connection
-        .pragma_update(None, "foreign_keys", true)
-        .at("foreign_keys")?;
-    // Checkpoints are the caller's: inside a commit they would lengthen the write lock.
-    connection
-        .pragma_update_and_check(None, "wal_autocheckpoint", 0, |_| Ok(()))
-        .at("wal_autocheckpoint")
-}
-
-/// Every commit is durable when it returns (`CATALOG-7`).
-fn sync_commits(connection: &Connection) -> Result<()> {
-    connection
-        .pragma_update(None, "synchronous", "FULL")
-        .at("synchronous")
-}
-
-fn use_wal(connection: &Connection) -> Result<()> {
-    let mode: String = connection
-        .pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get(0))
-        .at("journal_mode")?;
-    if mode != "wal" {
-        return Err(CatalogError::invalid(format!(
-            "the filesystem of the database cannot keep a write-ahead log (journal mode stays \
-             '{mode}'); use a local filesystem with shared memory maps"
-        )));
-    }
-    Ok(())
 }
 
 /// Refuses what is not our catalog, or has code that it must not have, before anything is written
@@ -505,6 +407,7 @@ pub(crate) mod tests {
     /// while.
     #[test]
     fn the_write_lock_is_had_in_spite_of_who_takes_it_again_and_again() {
+        use crate::conn::waiting::Waits;
         use std::sync::atomic::{AtomicBool, Ordering};
         let dir = tempfile::tempdir().unwrap();
         drop(Catalog::create(dir.path(), &CatalogOptions::default(), &INIT).unwrap());

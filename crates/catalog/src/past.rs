@@ -3,17 +3,22 @@
 //!
 //! It only reads; who opens it has pinned the commit ([`Catalog::pin_past`], `HISTORY-3`).
 
-use crate::codec::{signed, unsigned};
+pub(crate) mod as_of;
+pub(crate) mod as_of_views;
+pub(crate) mod snapshots;
+
+use crate::Catalog;
+use crate::conn::meta::find_meta;
 use crate::error::no_history;
 use crate::error::{At, CatalogError, Result};
-use crate::extents::extent;
+use crate::history::pre_images::{places_at, pre_image};
 use crate::history::{find_moment, history_begins, newest_moment, search_moments};
-use crate::meta::find_meta;
-use crate::moment::{Moment, PastPin};
 use crate::open::{Purpose, open_within};
-use crate::pre_images::{places_at, pre_image};
-use crate::read::rows;
-use crate::{Catalog, utc};
+use crate::schema::read::rows;
+use crate::space::extents::extent;
+use crate::types::codec::{signed, unsigned};
+use crate::types::moment::{Moment, PastPin};
+use crate::types::utc;
 use larder_format::{CommitSeq, Extent, SessionId};
 use rusqlite::{Connection, OptionalExtension};
 

@@ -1,8 +1,15 @@
 //! The schema: its version, the steps that lead to it, and the tables of a store.
 
+pub(crate) mod attachments;
+pub(crate) mod expected;
+pub(crate) mod read;
+pub(crate) mod statements;
+
 use crate::error::{At, CatalogError, Result};
-use crate::names::{SUFFIXES, StoreName, execute_all, execute_one, execute_template, quoted};
-use crate::statements::StoreSql;
+use crate::schema::statements::StoreSql;
+use crate::types::names::{
+    SUFFIXES, StoreName, execute_all, execute_one, execute_template, quoted,
+};
 use larder_format::StoreId;
 use larder_format::limits::{AG_BLOCKS, INLINE_BYTES_MAX, MAP_REFERENCE_BYTES, SYMLINK_BYTES_MAX};
 use rusqlite::{Connection, TransactionBehavior};
@@ -204,6 +211,21 @@ fn add_to_store(connection: &Connection, sql: &'static str, id: StoreId, name: &
     execute_template(connection, sql, &[("{name}", name), ("{id}", &id)])
 }
 
+/// Refuses what was upgraded since this process opened it. In the transaction that begins a
+/// session.
+pub(crate) fn require_known(txn: &Connection) -> Result<()> {
+    match version(txn)? {
+        SCHEMA_VERSION => Ok(()),
+        found if found > SCHEMA_VERSION => Err(CatalogError::NewerFormat {
+            found,
+            known: SCHEMA_VERSION,
+        }),
+        found => Err(CatalogError::corrupt(format!(
+            "its format became {found} while it was opened by one of format {SCHEMA_VERSION}"
+        ))),
+    }
+}
+
 pub(crate) fn version(connection: &Connection) -> Result<u32> {
     connection
         .pragma_query_value(None, "user_version", |row| row.get(0))
@@ -274,8 +296,8 @@ pub(crate) fn store_objects(name: &str) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::expected::expected_objects;
-    use crate::names::check_store_name;
+    use crate::schema::expected::expected_objects;
+    use crate::types::names::check_store_name;
     use larder_format::limits::STORE_NAME_BYTES_MAX;
 
     #[test]

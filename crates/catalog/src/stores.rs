@@ -1,18 +1,21 @@
 //! Stores: listing, creating, changing and destroying them.
 
-use crate::codec::{signed, unsigned};
+use crate::commit::redo_rows;
+use crate::conn::meta::{add_meta, find_meta, has_stores, next_commit_seq};
 use crate::error::{At, CatalogError, Result};
-use crate::meta::{add_meta, find_meta, has_stores, next_commit_seq};
-use crate::names::StoreName;
-use crate::read::rows;
-use crate::rows::{InodeRow, StoreRow};
-use crate::statements::StoreSql;
-use crate::statements::insert_inode;
-use crate::unsequenced::settle_unsequenced;
-use crate::{
-    Catalog, feed, history, holders, map_pages, redo_rows, retention, schema, snapshot_stores,
-    store_retention, temporal,
-};
+use crate::history::retention;
+use crate::history::snapshot_stores;
+use crate::history::store_retention;
+use crate::schema::read::rows;
+use crate::schema::statements::StoreSql;
+use crate::schema::statements::insert_inode;
+use crate::space::holders;
+use crate::space::map_pages;
+use crate::temporal::unsequenced::settle_unsequenced;
+use crate::types::codec::{signed, unsigned};
+use crate::types::names::StoreName;
+use crate::types::rows::{InodeRow, StoreRow};
+use crate::{Catalog, feed, history, schema, temporal};
 use larder_format::limits::STORES_MAX;
 use larder_format::{CommitSeq, FileKind, Ino, StoreId};
 use rusqlite::{Connection, OptionalExtension, Row, params};
@@ -59,7 +62,7 @@ impl Catalog {
         uid: u32,
         gid: u32,
     ) -> Result<StoreRow> {
-        crate::names::check_store_name(name)?;
+        crate::types::names::check_store_name(name)?;
         let root = root_inode(now_ns, root_mode, uid, gid);
         let is_step = self.user.is_some() || self.is_clients();
         let is_commit = table_store.is_none();

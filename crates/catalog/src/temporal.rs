@@ -32,12 +32,15 @@ mod columns;
 mod past;
 mod shape;
 mod tables;
+pub(crate) mod tracking;
+pub(crate) mod unsequenced;
+pub(crate) mod user_columns;
 
-use crate::codec::signed;
+use crate::conn::meta::find_meta;
 use crate::error::{At, CatalogError, Result};
 use crate::history::newest_until;
-use crate::meta::find_meta;
-use crate::names::{execute_one, quoted};
+use crate::types::codec::signed;
+use crate::types::names::{execute_one, quoted};
 use active::{Active, TABLE, active, end, records_after, references};
 use columns::Columns;
 use larder_format::{CommitSeq, StoreId};

@@ -12,17 +12,20 @@
 //! while a statement runs. SQLite was told to keep threads apart itself. Lock order: the user's,
 //! then `writer`.
 
+pub(crate) mod cascades;
+pub(crate) mod client;
+pub(crate) mod files_table;
 mod judge;
 
-use crate::as_of_views;
+use crate::commit::transaction::{Stage, require_open};
+use crate::conn::connect::STATEMENTS_MAX;
+use crate::conn::functions::{self, FilesSlot, SqlFiles};
+use crate::conn::place::Place;
 use crate::error::{At, CatalogError, Result, sort};
-use crate::files_table;
-use crate::functions::{self, FilesSlot, SqlFiles};
 use crate::guards::{has_replacing_trigger, may_replace};
-use crate::open::{Purpose, STATEMENTS_MAX, open_within};
-use crate::place::Place;
-use crate::sql::{SqlRow, SqlValue, explain, line_column, run};
-use crate::transaction::{Stage, require_open};
+use crate::open::{Purpose, open_within};
+use crate::past::as_of_views;
+use crate::types::sql::{SqlRow, SqlValue, explain, line_column, run};
 use crate::{Catalog, CatalogOptions, lock};
 use judge::Judge;
 pub(crate) use judge::UserSide;
@@ -150,7 +153,7 @@ impl Catalog {
             )));
         }
         #[cfg(feature = "bundled")]
-        let _unbounded = crate::memory::unbounded();
+        let _unbounded = crate::conn::memory::unbounded();
         let user = self.user_side()?;
         let connection = lock(&user.connection);
         user.learn_present(&connection)?;
@@ -193,7 +196,7 @@ impl Catalog {
         statement: &SqlStatement,
     ) -> Result<Option<String>> {
         #[cfg(feature = "bundled")]
-        let _unbounded = crate::memory::unbounded();
+        let _unbounded = crate::conn::memory::unbounded();
         let user = self.user_side()?;
         let connection = lock(&user.connection);
         // One that was kept compiled would not be judged again.
@@ -221,7 +224,7 @@ impl Catalog {
         let only = alone(sql).filter(|_| !user.judge.is_shell);
         self.stand_guard(user, &connection, only, sql)?;
         #[cfg(feature = "bundled")]
-        let _unbounded = crate::memory::unbounded();
+        let _unbounded = crate::conn::memory::unbounded();
         let start = statement.start;
         let compile = || match only {
             Some(text) => connection.prepare_cached(text).map(Compiled::Cached),

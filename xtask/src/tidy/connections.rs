@@ -7,12 +7,12 @@ use xtask::workspace::Source;
 const RULES: [(&str, &[&str], &str); 3] = [
     (
         concat!("Connection", "::open_in_memory"),
-        &["crates/catalog/src/confine.rs"],
+        &["crates/catalog/src/conn/confine.rs"],
         "`confine::scratch`",
     ),
     (
         concat!("Connection", "::open"),
-        &["crates/catalog/src/place.rs"],
+        &["crates/catalog/src/conn/place.rs"],
         "`open::connect`",
     ),
     (
@@ -72,9 +72,9 @@ mod tests {
             assert_eq!(found("crates/catalog/src/check.rs", &test), 0);
         }
         let opens = |path: &str, what: usize| found(path, &format!("{}(a)", RULES[what].0));
-        assert_eq!(opens("crates/catalog/src/confine.rs", 0), 0);
-        assert_eq!(opens("crates/catalog/src/confine.rs", 1), 1);
-        assert_eq!(opens("crates/catalog/src/place.rs", 1), 0);
-        assert_eq!(opens("crates/catalog/src/place.rs", 0), 1);
+        assert_eq!(opens("crates/catalog/src/conn/confine.rs", 0), 0);
+        assert_eq!(opens("crates/catalog/src/conn/confine.rs", 1), 1);
+        assert_eq!(opens("crates/catalog/src/conn/place.rs", 1), 0);
+        assert_eq!(opens("crates/catalog/src/conn/place.rs", 0), 1);
     }
 }

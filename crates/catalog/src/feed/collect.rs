@@ -1,6 +1,6 @@
 //! From a change set to what is told of it. Pure.
 
-use crate::changes::{ChangeSet, InodeChange};
+use crate::types::changes::{ChangeSet, InodeChange};
 use larder_format::{ChangeRecord, Entry, FileKind, Ino, Operation, StoreId};
 use std::collections::{HashMap, HashSet};
 

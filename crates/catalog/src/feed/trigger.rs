@@ -2,7 +2,7 @@
 //! the user's.
 
 use crate::error::{At, CatalogError, Result};
-use crate::names::quoted;
+use crate::types::names::quoted;
 use rusqlite::{Connection, OptionalExtension};
 
 /// The present in SQL, as triggers know it: whole milliseconds.

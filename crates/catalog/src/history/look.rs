@@ -2,9 +2,9 @@
 
 use super::{SupersededMap, TABLE, find_moment, held, history_begins};
 use crate::Catalog;
-use crate::codec::unsigned;
 use crate::error::{At, Result};
-use crate::map_pages;
+use crate::space::map_pages;
+use crate::types::codec::unsigned;
 use larder_format::{CommitSeq, Ino, StoreId};
 use rusqlite::params;
 

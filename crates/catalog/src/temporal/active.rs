@@ -1,10 +1,10 @@
 //! Which tables are tracked.
 
-use crate::codec::signed;
 use crate::error::{At, Result};
 use crate::history::search_moments;
-use crate::names::StoreName;
-use crate::read::rows;
+use crate::schema::read::rows;
+use crate::types::codec::signed;
+use crate::types::names::StoreName;
 use larder_format::{CommitSeq, StoreId};
 use rusqlite::Connection;
 

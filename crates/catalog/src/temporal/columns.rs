@@ -28,9 +28,9 @@ use super::active::{Active, active};
 use super::shape::{NOW, UNTIL, joined, pair, text, value_in};
 use crate::error::{At, Result};
 use crate::history::{Keeper, require_reach};
-use crate::names::{execute_one, quoted};
-use crate::read::rows;
 use crate::schema::ENGINE_COLUMNS;
+use crate::schema::read::rows;
+use crate::types::names::{execute_one, quoted};
 use larder_format::{CommitSeq, StoreId};
 use rusqlite::{Connection, OptionalExtension, params};
 
@@ -231,7 +231,7 @@ pub(crate) fn keep_absent(txn: &Connection, keeper: &Keeper, id: i64, ino: i64) 
 pub(crate) fn forget_table(txn: &Connection, table: &str, seq: CommitSeq) -> Result<()> {
     if let Some(id) = find_kept(txn, table)? {
         Columns::read(txn, id, table)?.drop(txn)?;
-        super::end(txn, id, crate::codec::signed(seq.0))?;
+        super::end(txn, id, crate::types::codec::signed(seq.0))?;
     }
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use super::columns::StoreColumns;
 use super::shape::{Key, PLACE, Shape, equal, has_null, joined, value_in};
-use crate::names::quoted;
+use crate::types::names::quoted;
 use larder_format::CommitSeq;
 
 /// How to read a temporal table as of a commit, and to restore it, in SQL of the present.

@@ -1,8 +1,8 @@
 //! What is kept of a temporal table, and the triggers that keep it.
 
 use crate::error::{At, CatalogError, Result};
-use crate::names::{execute_one, quoted};
-use crate::read::rows;
+use crate::schema::read::rows;
+use crate::types::names::{execute_one, quoted};
 use rusqlite::{Connection, OptionalExtension};
 
 /// The present in SQL, as triggers know it: whole milliseconds.

@@ -5,9 +5,9 @@ use super::columns::StoreColumns;
 use super::past::PastRows;
 use super::{Kept, TemporalTable, begin, find_table, past_rows};
 use crate::Catalog;
-use crate::codec::signed;
+use crate::conn::meta::find_meta;
 use crate::error::{At, CatalogError, Result, no_history};
-use crate::meta::find_meta;
+use crate::types::codec::signed;
 use larder_format::{CommitSeq, StoreId};
 
 impl Catalog {

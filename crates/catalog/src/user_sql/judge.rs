@@ -1,13 +1,13 @@
 //! What a statement of the user's is, and whether it is refused: asked while it is compiled.
 
-use crate::as_of_views;
+use crate::conn::functions::{self, FilesSlot};
+use crate::conn::trust::Code;
 use crate::error::{CatalogError, Result};
-use crate::functions::{self, FilesSlot};
-use crate::guarded::Guarded;
+use crate::guards::guarded::Guarded;
+use crate::guards::trigger_watch::Watch;
 use crate::lock;
-use crate::sql::explain;
-use crate::trigger_watch::Watch;
-use crate::trust::Code;
+use crate::past::as_of_views;
+use crate::types::sql::explain;
 use rusqlite::Connection;
 use rusqlite::hooks::{AuthAction, AuthContext, Authorization, TransactionOperation};
 use std::collections::HashSet;

@@ -7,11 +7,11 @@
 
 use super::files::Files;
 use super::findings::Findings;
-use crate::codec::{signed, unsigned};
 use crate::error::{At, CatalogError, Result};
-use crate::grants::Grants;
-use crate::map_pages::{self, resolved};
-use crate::read::rows;
+use crate::schema::read::rows;
+use crate::space::grants::Grants;
+use crate::space::map_pages::{self, resolved};
+use crate::types::codec::{signed, unsigned};
 use larder_format::limits::{BLOCK_BYTES, MAP_PAGE_BLOCKS};
 use larder_format::{Extent, Ino, MapPage, MapRun, SegmentIndex, block_checksum};
 use rusqlite::types::Value;

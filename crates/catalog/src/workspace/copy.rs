@@ -1,15 +1,18 @@
 //! Making a workspace: the copy of the catalog, and what makes it one.
 
 use super::{InoRange, TransactionRow, set_ino_ranges};
-use crate::confine::Use;
+use crate::Catalog;
+use crate::conn::confine::Use;
+use crate::conn::connect::connect;
+use crate::conn::meta::{find_meta, set_guard_switch};
+use crate::conn::place::{CATALOG_FILE, CatalogOptions, Place};
 use crate::error::{At, CatalogError, Result};
-use crate::meta::{find_meta, set_guard_switch};
-use crate::names::{StoreName, execute_all};
-use crate::open::connect;
-use crate::place::{CATALOG_FILE, CatalogOptions, Place};
-use crate::read::rows;
-use crate::statements::StoreSql;
-use crate::{Catalog, codec, holders, map_pages};
+use crate::schema::read::rows;
+use crate::schema::statements::StoreSql;
+use crate::space::holders;
+use crate::space::map_pages;
+use crate::types::codec;
+use crate::types::names::{StoreName, execute_all};
 use larder_directory::{Access, DatabaseDir};
 use larder_format::{CommitSeq, StoreId};
 use rusqlite::backup::{Backup, StepResult};
@@ -126,7 +129,7 @@ fn prepare(copy: &Connection, row: &TransactionRow, ranges: &[InoRange]) -> Resu
         .at("larder_meta")?;
     }
     set_ino_ranges(&txn, ranges)?;
-    crate::tracking::install(&txn)?;
+    crate::temporal::tracking::install(&txn)?;
     set_guard_switch(&txn, false)?;
     txn.commit().at("the copy")
 }

@@ -3,19 +3,19 @@
 
 use super::findings::Findings;
 use super::rows::shown;
-use crate::codec::signed;
+use crate::commit::saves::read_attached;
 use crate::error::{At, CatalogError, Result};
-use crate::grants::Grants;
 use crate::history::Keeper;
-use crate::map_pages::resolved;
-use crate::names::{execute_one, quoted};
-use crate::read::rows;
-use crate::saves::read_attached;
+use crate::schema::read::rows;
+use crate::schema::statements::StoreSql;
 use crate::schema::{ENGINE_COLUMNS, FIRST_INO};
-use crate::statements::StoreSql;
+use crate::space::grants::Grants;
+use crate::space::map_pages::resolved;
 use crate::temporal;
-use crate::tracking::Tracked;
-use crate::tracking::images::{Fate, Image, Shape, for_each_touched, list};
+use crate::temporal::tracking::Tracked;
+use crate::temporal::tracking::images::{Fate, Image, Shape, for_each_touched, list};
+use crate::types::codec::signed;
+use crate::types::names::{execute_one, quoted};
 use larder_format::{CommitSeq, StoreId};
 use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension, params, params_from_iter};
@@ -292,7 +292,7 @@ impl<'m> Files<'m> {
             .prepare_cached(&sql)
             .and_then(|mut find| {
                 find.query_row([ino], |row| {
-                    crate::tracking::images::image(row, 0, names.len())
+                    crate::temporal::tracking::images::image(row, 0, names.len())
                 })
                 .optional()
             })

@@ -1,7 +1,7 @@
 //! What a merge gathers on its way.
 
-use crate::changes::Held;
 use crate::error::{CatalogError, Result};
+use crate::types::changes::Held;
 use std::collections::BTreeSet;
 use std::fmt;
 

@@ -11,22 +11,22 @@ use super::files::Files;
 use super::findings::{Conflict, Findings};
 use super::past;
 use super::rows::{merge_table, shadow_conflict};
-use crate::changes::Held;
-use crate::codec::{signed, unsigned};
-use crate::confine::Use;
+use crate::conn::confine::Use;
+use crate::conn::connect::{configure, connect};
+use crate::conn::meta::{add_meta, next_commit_seq, set_guard_switch};
+use crate::conn::place::Place;
 use crate::error::{At, CatalogError, Result};
-use crate::extents::{self, AgChanges};
-use crate::grants::Grants;
 use crate::history::Keeper;
-use crate::holders;
-use crate::meta::{add_meta, next_commit_seq, set_guard_switch};
-use crate::names::{StoreName, quoted};
-use crate::open::{self, connect};
-use crate::place::Place;
-use crate::read::rows;
-use crate::tracking::images::Shape;
-use crate::tracking::{Tracked, tracked};
-use crate::unsequenced::settle_unsequenced;
+use crate::schema::read::rows;
+use crate::space::extents::{self, AgChanges};
+use crate::space::grants::Grants;
+use crate::space::holders;
+use crate::temporal::tracking::images::Shape;
+use crate::temporal::tracking::{Tracked, tracked};
+use crate::temporal::unsequenced::settle_unsequenced;
+use crate::types::changes::Held;
+use crate::types::codec::{signed, unsigned};
+use crate::types::names::{StoreName, quoted};
 use crate::{Catalog, feed, temporal};
 use larder_directory::DatabaseDir;
 use larder_format::{CommitSeq, Extent, Ino, StoreId};
@@ -57,7 +57,7 @@ impl Catalog {
     fn merge(&self, dir: &DatabaseDir, path: &Path, id: u64, now_ns: i64) -> Result<Merged> {
         let none = OpenFlags::empty();
         let merger = connect(&self.place, &self.options, none, Use::Merge)?;
-        open::configure(&merger)?;
+        configure(&merger)?;
         merger
             .set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, false)
             .and_then(|_| merger.pragma_update(None, "foreign_keys", false))

@@ -2,11 +2,11 @@
 //! anything is applied. That may be more than the merge changes; all of them count as written by
 //! its commit.
 
-use crate::codec::signed;
 use crate::error::{At, Result};
 use crate::history::{KEEP_REDO_ROWS, KeepSql, Keeper};
-use crate::read::rows;
-use crate::tracking::Tracked;
+use crate::schema::read::rows;
+use crate::temporal::tracking::Tracked;
+use crate::types::codec::signed;
 use larder_format::{CommitSeq, StoreId};
 use rusqlite::{Connection, params};
 use std::collections::HashMap;

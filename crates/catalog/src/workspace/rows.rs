@@ -2,8 +2,8 @@
 
 use super::findings::Findings;
 use crate::error::Result;
-use crate::tracking::Tracked;
-use crate::tracking::images::{Fate, Shape, for_each_touched};
+use crate::temporal::tracking::Tracked;
+use crate::temporal::tracking::images::{Fate, Shape, for_each_touched};
 use rusqlite::Connection;
 use rusqlite::types::Value;
 

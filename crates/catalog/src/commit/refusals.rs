@@ -1,0 +1,429 @@
+//! Which rows of a change set the user's rules refuse, found one by one when the set was refused as
+//! a whole.
+//!
+//! # Words
+//! A *rule* is what a user has put on a store's tables: a trigger, a CHECK, a UNIQUE index, a
+//! foreign key. A *refusal* is a row of the set that cannot be written with all the others, and
+//! why.
+//!
+//! # Invariants
+//! * `CONSTRAINT-1` A set without the rows of its refusals, and without what depends on them, is
+//!   accepted by the rules as they are. *Guard*: each row is written under a savepoint, in the
+//!   order of the commit; one that is refused is taken back alone. Of a foreign key that is
+//!   deferred it is the row after which SQLite counts violations until the end.
+//!
+//! # Cost
+//! Nothing for a commit that is accepted. Else the rows of the set are written once more, and again
+//! for each row that a deferred key, or a rule that rolls the transaction back, refuses.
+
+use crate::commit::saves;
+use crate::commit::transaction::{Stage, as_step};
+use crate::commit::{apply_rows, apply_sides};
+use crate::error::{At, CatalogError, Result};
+use crate::guards::Guards;
+use crate::history::Keeper;
+use crate::schema::read::rows;
+use crate::schema::statements::Stores;
+use crate::types::changes::{ChangeSet, InodeChange, Save};
+use crate::types::codec::{TextOrBlob, signed, unsigned};
+use crate::types::names::quoted;
+use crate::{Catalog, Writer, lock};
+use larder_format::{Ino, Name, StoreId};
+use rusqlite::{
+    Connection, ErrorCode, OptionalExtension, Transaction, TransactionBehavior, ffi, params,
+};
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+/// A row of a change set that a rule of the user's refuses.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    /// The store of the inode.
+    pub store: StoreId,
+    /// The inode.
+    pub ino: Ino,
+    /// The table that the rule is on.
+    pub table: String,
+    /// The rule, in SQLite's words.
+    pub constraint: String,
+}
+
+impl Catalog {
+    /// The rows of `changes` that the user's rules refuse now; none if all would be accepted.
+    /// Changes nothing. Takes the write lock for as long as it takes to write the rows.
+    pub fn find_refusals(&self, changes: &ChangeSet) -> Result<Vec<Refusal>> {
+        let stores = self.stores_of(changes)?;
+        let mut writer = lock(&self.writer);
+        let Writer {
+            connection,
+            guards,
+            stage,
+            ..
+        } = &mut *writer;
+        if *stage != Stage::Idle {
+            return Ok(Vec::new()); // A transaction is refused as a whole.
+        }
+        let mut found: Vec<Refusal> = Vec::new();
+        loop {
+            let txn = Transaction::new_unchecked(connection, TransactionBehavior::Immediate)
+                .at("the start of a trial")?;
+            guards.open(&txn)?;
+            let next = Pass::new(&txn, &stores, guards, &found).run(changes)?;
+            if !txn.is_autocommit() {
+                txn.rollback().at("the end of a trial")?;
+            }
+            let is_last = next.is_last;
+            found.extend(next.found);
+            if is_last {
+                return Ok(found);
+            }
+        }
+    }
+}
+
+/// An inode, of all stores.
+type Id = (StoreId, Ino);
+
+/// What a pass over the rows found.
+struct Found {
+    found: Vec<Refusal>,
+    /// All others were accepted.
+    is_last: bool,
+}
+
+/// One pass over the rows of a set.
+struct Pass<'p> {
+    txn: &'p Connection,
+    stores: &'p Stores,
+    guards: &'p Guards,
+    refused: HashSet<Id>,
+    found: Vec<Refusal>,
+    /// The row after which deferred keys are violated.
+    violating: Option<Id>,
+}
+
+impl<'p> Pass<'p> {
+    fn new(
+        txn: &'p Connection,
+        stores: &'p Stores,
+        guards: &'p Guards,
+        found: &[Refusal],
+    ) -> Pass<'p> {
+        Pass {
+            txn,
+            stores,
+            guards,
+            refused: found.iter().map(|one| (one.store, one.ino)).collect(),
+            found: Vec::new(),
+            violating: None,
+        }
+    }
+
+    fn run(mut self, changes: &ChangeSet) -> Result<Found> {
+        let stays =
+            |(_, change): &(StoreId, InodeChange)| !matches!(change, InodeChange::Delete(_));
+        let has_saves = !changes.saves.is_empty() || !changes.file_ids.is_empty();
+        let inodes = &changes.inodes;
+        let (made, gone) = match has_saves {
+            true => inodes.split_at(inodes.partition_point(stays)),
+            false => (&inodes[..], &[][..]),
+        };
+        let is_through = self.apply_inodes(changes, made)?
+            && self.apply_saves(changes)?
+            && self.apply_inodes(changes, gone)?
+            && self.apply_sides(changes)?;
+        if !is_through {
+            return Ok(self.end(false));
+        }
+        let Some((store, ino)) = self.violating else {
+            return Ok(self.end(true));
+        };
+        let table = &self.stores[&store].table;
+        let named = name_keys(self.txn, table, ino)?;
+        let failed = "FOREIGN KEY constraint failed".to_owned();
+        let (table, constraint) = match named {
+            Some(CatalogError::Constraint { table, constraint }) => (table, constraint),
+            _ => (table.clone(), failed),
+        };
+        self.refuse((store, ino), table, constraint);
+        Ok(self.end(false))
+    }
+
+    fn end(self, is_last: bool) -> Found {
+        Found {
+            found: self.found,
+            is_last,
+        }
+    }
+
+    fn refuse(&mut self, (store, ino): (StoreId, Ino), table: String, constraint: String) {
+        self.refused.insert((store, ino));
+        self.found.push(Refusal {
+            store,
+            ino,
+            table,
+            constraint,
+        });
+    }
+
+    fn apply_inodes(
+        &mut self,
+        changes: &ChangeSet,
+        inodes: &[(StoreId, InodeChange)],
+    ) -> Result<bool> {
+        for change in inodes {
+            let (id, one) = ((change.0, ino_of(&change.1)), std::slice::from_ref(change));
+            let is_through = self.attempt(id, |step, stores| {
+                apply_rows(step, stores, (changes, one), &Keeper::off())
+            })?;
+            if !is_through {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// A save is refused with the inode that goes, or if it stays with the new one: all that led to
+    /// it depends on either.
+    fn apply_saves(&mut self, changes: &ChangeSet) -> Result<bool> {
+        if changes.saves.is_empty() && changes.file_ids.is_empty() {
+            return Ok(true);
+        }
+        let rows: HashMap<Id, &InodeChange> = (changes.inodes.iter())
+            .map(|(store, change)| ((*store, ino_of(change)), change))
+            .collect();
+        let alone = |saves: &[Save], file_ids: &[(StoreId, Ino, i64)], ids: &[Id]| ChangeSet {
+            saves: saves.to_vec(),
+            file_ids: file_ids.to_vec(),
+            inodes: (ids.iter())
+                .filter_map(|id| Some((id.0, (*rows.get(id)?).clone())))
+                .collect(),
+            ..ChangeSet::default()
+        };
+        let purpose = saves::Purpose::Commit;
+        for save in &changes.saves {
+            let (from, to) = ((save.store, save.from), (save.store, save.to));
+            if self.refused.contains(&from) || self.refused.contains(&to) {
+                continue;
+            }
+            let goes = match rows.get(&from) {
+                Some(InodeChange::Insert(row) | InodeChange::Update(row, _)) => row.nlink == 0,
+                Some(InodeChange::Delete(_)) => true,
+                None => false,
+            };
+            let one = alone(std::slice::from_ref(save), &[], &[from, to]);
+            let is_through = self.attempt(if goes { from } else { to }, |step, stores| {
+                saves::apply(step, stores, &one, &Keeper::off(), purpose)
+            })?;
+            if !is_through {
+                return Ok(false);
+            }
+        }
+        for file_id in &changes.file_ids {
+            let one = alone(&[], std::slice::from_ref(file_id), &[]);
+            let is_through = self.attempt((file_id.0, file_id.1), |step, stores| {
+                saves::apply(step, stores, &one, &Keeper::off(), purpose)
+            })?;
+            if !is_through {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// The rows of side tables: names one by one, the rest of each inode.
+    fn apply_sides(&mut self, changes: &ChangeSet) -> Result<bool> {
+        let mut sides: Vec<(Id, ChangeSet)> = Vec::new();
+        for entry in &changes.dirents {
+            let one = ChangeSet {
+                dirents: vec![entry.clone()],
+                ..ChangeSet::default()
+            };
+            let (store, dir, name, target) = entry;
+            if self.refused.contains(&(*store, *dir)) {
+                continue;
+            }
+            let ino = match target {
+                Some(ino) => Some(*ino),
+                None => self.find_entry(*store, *dir, name)?,
+            };
+            sides.push(((*store, ino.unwrap_or(*dir)), one));
+        }
+        let mut others: BTreeMap<Id, ChangeSet> = BTreeMap::new();
+        for content in &changes.contents {
+            let of = others.entry((content.0, content.1)).or_default();
+            of.contents.push(content.clone());
+        }
+        for cut in &changes.map_cuts {
+            others
+                .entry((cut.0, cut.1))
+                .or_default()
+                .map_cuts
+                .push(*cut);
+        }
+        for page in &changes.map_pages {
+            let of = others.entry((page.0, page.1)).or_default();
+            of.map_pages.push(page.clone());
+        }
+        for xattr in &changes.xattrs {
+            let of = others.entry((xattr.0, xattr.1)).or_default();
+            of.xattrs.push(xattr.clone());
+        }
+        for (id, side) in sides.into_iter().chain(others) {
+            // A page that is shared is written as one of its own, as the rules see it.
+            let is_through = self.attempt(id, |step, stores| {
+                apply_sides(step, stores, &side, &Keeper::off())
+            })?;
+            if !is_through {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Where a name leads, as far as the rows are written.
+    fn find_entry(&self, store: StoreId, dir: Ino, name: &Name) -> Result<Option<Ino>> {
+        let sql = &self.stores[&store];
+        self.txn
+            .prepare_cached(&sql.dirent)
+            .and_then(|mut find| {
+                let key = params![signed(dir.0), TextOrBlob(name.as_bytes())];
+                find.query_row(key, |row| unsigned(row, 0)).optional()
+            })
+            .at(&sql.table_dirent)
+            .map(|found| found.map(Ino))
+    }
+
+    /// Writes something of an inode; `false` if the transaction is over with it.
+    fn attempt(
+        &mut self,
+        id: Id,
+        write: impl FnOnce(&Connection, &Stores) -> Result<()>,
+    ) -> Result<bool> {
+        if self.refused.contains(&id) {
+            return Ok(true);
+        }
+        let outcome = as_step(self.txn, |step| write(step, self.stores));
+        match outcome.map_err(|error| self.guards.explain(error)) {
+            Ok(()) => {}
+            Err(error) if error.is_of_a_rule() => {
+                let table = &self.stores[&id.0].table;
+                let (table, constraint) = match error {
+                    CatalogError::Constraint { table, constraint } => (table, constraint),
+                    other => (table.clone(), other.to_string()),
+                };
+                self.refuse(id, table, constraint);
+                return Ok(!self.txn.is_autocommit());
+            }
+            Err(error) => return Err(error),
+        }
+        match (has_deferred_violations(self.txn)?, self.violating) {
+            (true, None) => self.violating = Some(id),
+            (false, Some(_)) => self.violating = None,
+            _ => {}
+        }
+        Ok(true)
+    }
+}
+
+/// The inode of a change.
+pub(crate) fn ino_of(change: &InodeChange) -> Ino {
+    match change {
+        InodeChange::Insert(row) | InodeChange::Update(row, _) => row.ino,
+        InodeChange::Delete(ino) => *ino,
+    }
+}
+
+impl CatalogError {
+    /// Whether a rule of the user's may have brought this about: it refused a row, or is broken
+    /// itself.
+    pub fn is_of_a_rule(&self) -> bool {
+        match self {
+            CatalogError::Constraint { .. } | CatalogError::Refused { .. } => true,
+            CatalogError::Sqlite { source, .. } => matches!(
+                source.sqlite_error_code(),
+                // A trigger names what is not there any more, or calls what only other programs
+                // have.
+                Some(
+                    ErrorCode::Unknown
+                        | ErrorCode::AuthorizationForStatementDenied
+                        | ErrorCode::TypeMismatch
+                        | ErrorCode::TooBig
+                        | ErrorCode::ParameterOutOfRange
+                        | ErrorCode::SchemaChanged
+                        | ErrorCode::OperationInterrupted
+                )
+            ),
+            _ => false,
+        }
+    }
+}
+
+/// Whether a COMMIT now would be refused by foreign keys that are deferred.
+pub(crate) fn has_deferred_violations(txn: &Connection) -> Result<bool> {
+    let (mut current, mut highest) = (0, 0);
+    // SAFETY: the connection is open, and both numbers outlive the call.
+    let code = unsafe {
+        ffi::sqlite3_db_status(
+            txn.handle(),
+            ffi::SQLITE_DBSTATUS_DEFERRED_FKS,
+            &mut current,
+            &mut highest,
+            0,
+        )
+    };
+    match code {
+        ffi::SQLITE_OK => Ok(current != 0),
+        code => {
+            Err(rusqlite::Error::SqliteFailure(ffi::Error::new(code), None)).at("deferred keys")
+        }
+    }
+}
+
+/// SQLite does not say which foreign key failed: looks for those that keep an inode.
+pub(crate) fn name_keys(
+    connection: &Connection,
+    table: &str,
+    ino: Ino,
+) -> Result<Option<CatalogError>> {
+    type Key = (String, i64, String, Option<String>);
+    let keys: Vec<Key> = rows(
+        connection,
+        "SELECT t.name, f.id, f.\"from\", f.\"to\" \
+         FROM sqlite_schema AS t, pragma_foreign_key_list(t.name) AS f \
+         WHERE t.type = 'table' AND f.\"table\" = ?1 COLLATE NOCASE \
+           AND f.on_delete IN ('RESTRICT', 'NO ACTION') ORDER BY t.name, f.id, f.seq",
+        [table],
+        |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)),
+    )
+    .at(table)?;
+    for columns in keys.chunk_by(|one, other| (&one.0, one.1) == (&other.0, other.1)) {
+        let child = &columns[0].0;
+        let pairs: Vec<String> = (columns.iter())
+            .map(|(_, _, from, to)| {
+                let to = to.as_deref().unwrap_or("ino");
+                format!("child.{} = parent.{}", quoted(from), quoted(to))
+            })
+            .collect();
+        let count = format!(
+            "SELECT count(*) FROM {} AS child JOIN {} AS parent ON {} WHERE parent.ino = ?1",
+            quoted(child),
+            quoted(table),
+            pairs.join(" AND ")
+        );
+        let count: i64 = connection
+            .query_row(&count, [signed(ino.0)], |row| row.get(0))
+            .at(child)?;
+        if count > 0 {
+            let names: Vec<&str> = columns.iter().map(|column| column.2.as_str()).collect();
+            return Ok(Some(CatalogError::Constraint {
+                table: child.clone(),
+                constraint: format!(
+                    "FOREIGN KEY constraint failed: inode {ino} of {table} is referenced by {} of \
+                     {count} rows",
+                    names.join(", ")
+                ),
+            }));
+        }
+    }
+    Ok(None)
+}

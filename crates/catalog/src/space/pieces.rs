@@ -1,0 +1,78 @@
+//! The pages of lists of pieces: global rows by store, inode and page.
+
+use crate::Catalog;
+use crate::error::{At, Result};
+use crate::schema::read::{row_limit, rows};
+use crate::types::codec::{signed, unsigned};
+use crate::types::rows::FileContent;
+use larder_format::{Ino, StoreId};
+use rusqlite::{OptionalExtension, params};
+
+const TABLE: &str = "larder_piece";
+
+impl Catalog {
+    /// What stands beside the extent map of a regular file, at one moment. One statement, so that
+    /// opening a file costs no second one.
+    pub fn file_content(&self, store: StoreId, ino: Ino) -> Result<FileContent> {
+        let sql = self.store_sql(store)?;
+        self.read(|reader| {
+            reader
+                .prepare_cached(&sql.file_content)
+                .and_then(|mut find| {
+                    find.query_row(params![signed(ino.0), sql.table_store.0], |row| {
+                        Ok(FileContent {
+                            inline: row.get(0)?,
+                            piece_root: row.get(1)?,
+                        })
+                    })
+                })
+                .at(&sql.table_content)
+        })
+    }
+
+    /// Whether any inode has a list of pieces.
+    pub fn has_pieces(&self) -> Result<bool> {
+        self.read(|reader| {
+            reader
+                .prepare_cached("SELECT 1 FROM larder_piece")
+                .and_then(|mut find| find.exists([]))
+                .at(TABLE)
+        })
+    }
+
+    /// One encoded page of the list of pieces of an inode; page 0 is the root.
+    pub fn piece_page(&self, store: StoreId, ino: Ino, page: u64) -> Result<Option<Vec<u8>>> {
+        let sql = self.store_sql(store)?;
+        let owner = sql.table_store;
+        self.read(|reader| {
+            reader
+                .prepare_cached(&sql.piece_page)
+                .and_then(|mut find| {
+                    find.query_row(params![owner.0, signed(ino.0), signed(page)], |row| {
+                        row.get(0)
+                    })
+                    .optional()
+                })
+                .at(TABLE)
+        })
+    }
+
+    /// At most `limit` encoded pages of the list of an inode with number ≥ `from_page`, in order.
+    pub fn piece_pages(
+        &self,
+        store: StoreId,
+        ino: Ino,
+        from_page: u64,
+        limit: usize,
+    ) -> Result<Vec<(u64, Vec<u8>)>> {
+        let sql = self.store_sql(store)?;
+        let owner = sql.table_store;
+        let key = params![owner.0, signed(ino.0), signed(from_page), row_limit(limit)];
+        self.read(|reader| {
+            rows(reader, &sql.piece_pages, key, |row| {
+                Ok((unsigned(row, 0)?, row.get(1)?))
+            })
+            .at(TABLE)
+        })
+    }
+}
