@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use larder_testkit::{Deed, Rng, check_history};
+use larder_testkit::{Rng, Transaction, check_history};
 
 use xtask::Tally;
 use xtask::mounts::{Larder, Profile};
@@ -234,16 +234,21 @@ impl Bank {
         worker::final_read(&self.database, &self.diaries.join("0-final"))?;
         let path = self.database.to_string_lossy();
         self.larder.run(&["check", "--read", &path])?;
-        let mut history: Vec<Deed> = Vec::new();
+        let mut history: Vec<Transaction> = Vec::new();
         let mut reads = 0;
         for entry in fs::read_dir(&self.diaries).map_err(|error| format!("diaries: {error}"))? {
             let path = entry.map_err(|error| format!("diaries: {error}"))?.path();
             let text = fs::read_to_string(&path).map_err(|error| format!("a diary: {error}"))?;
             let diary = diary::read(&text).map_err(|line| format!("{}: {line}", path.display()))?;
             reads += diary.reads;
-            history.extend(diary.deeds);
+            history.extend(diary.transactions);
         }
-        let count = |end| history.iter().filter(|deed| deed.end == end).count();
+        let count = |end| {
+            history
+                .iter()
+                .filter(|transaction| transaction.end == end)
+                .count()
+        };
         use larder_testkit::{End, Level};
         let counts = (
             count(End::Committed),

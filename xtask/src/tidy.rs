@@ -42,11 +42,7 @@ pub fn run() -> Outcome {
     }
     match found.len() {
         0 => {
-            println!(
-                "tidy: {} packages, nothing found; {} names still have a retired word",
-                workspace.packages.len(),
-                words::left(&words::RETIRED)
-            );
+            println!("tidy: {} packages, nothing found", workspace.packages.len());
             Ok(())
         }
         count => Err(format!("tidy found {count} things to mend")),

@@ -63,8 +63,8 @@ pub struct Engine {
     /// Bytes of clean blocks that are kept in memory (`WHOLE-2`).
     pub(crate) kept_bytes: AtomicU64,
     pub(crate) claims: Claims,
-    /// Provisional objects without a writer that are in no group (`WHOLE-3`).
-    pub(crate) unsettled: Mutex<Vec<Arc<Node>>>,
+    /// Delayed objects without a writer that are in no group (`WHOLE-3`).
+    pub(crate) delayed: Mutex<Vec<Arc<Node>>>,
     /// The schema of `constrained`.
     pub(crate) schema_version: AtomicI64,
     /// Stores where something of the user's may refuse a row.
@@ -147,7 +147,7 @@ impl Engine {
             dirty_bytes: AtomicU64::new(0),
             kept_bytes: AtomicU64::new(0),
             claims: Claims::default(),
-            unsettled: Mutex::default(),
+            delayed: Mutex::default(),
             constrained: RwLock::default(),
             has_users_schema: AtomicBool::new(false),
             may_have_orphans: AtomicBool::new(false),

@@ -66,7 +66,7 @@ pub enum End {
 
 /// One transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Deed {
+pub struct Transaction {
     /// When it began, and when its end was known, on one clock.
     pub began: u64,
     /// See `began`; of those of unknown end not used.
@@ -114,7 +114,7 @@ pub struct Finding {
 
 /// Checks a history; empty when all is well. Lists begin empty. A transaction of unknown end may
 /// have happened or not; what others saw of it says that it has. Cost: about n log n of its steps.
-pub fn check_history(history: &[Deed], level: Level) -> Vec<Finding> {
+pub fn check_history(history: &[Transaction], level: Level) -> Vec<Finding> {
     let mut checker = Checker {
         history,
         reads: Vec::new(),
@@ -138,7 +138,7 @@ pub fn check_history(history: &[Deed], level: Level) -> Vec<Finding> {
 type Read<'h> = (usize, u64, &'h [u64]);
 
 struct Checker<'h> {
-    history: &'h [Deed],
+    history: &'h [Transaction],
     reads: Vec<Read<'h>>,
     /// Who appended which value to which list.
     writers: HashMap<(u64, u64), usize>,
@@ -163,11 +163,11 @@ impl<'h> Checker<'h> {
     /// same.
     fn note_reads(&mut self) {
         let mut seen: HashSet<usize> = HashSet::new();
-        for (index, deed) in self.history.iter().enumerate() {
-            if deed.end == End::Aborted {
+        for (index, transaction) in self.history.iter().enumerate() {
+            if transaction.end == End::Aborted {
                 continue;
             }
-            for step in &deed.steps {
+            for step in &transaction.steps {
                 let Step::Read { list, values } = step else {
                     continue;
                 };
@@ -186,8 +186,8 @@ impl<'h> Checker<'h> {
     }
 
     fn note_writers(&mut self) {
-        for (index, deed) in self.history.iter().enumerate() {
-            for step in &deed.steps {
+        for (index, transaction) in self.history.iter().enumerate() {
+            for step in &transaction.steps {
                 if let Step::Append { list, value } = step {
                     let other = self.writers.insert((*list, *value), index);
                     assert!(
@@ -202,10 +202,10 @@ impl<'h> Checker<'h> {
 
     /// What a transaction sees of a list: what it saw first, and its own appends behind.
     fn check_within(&mut self) {
-        for (index, deed) in self.history.iter().enumerate() {
+        for (index, transaction) in self.history.iter().enumerate() {
             let mut seen: HashMap<u64, Vec<u64>> = HashMap::new();
             let mut own: HashMap<u64, Vec<u64>> = HashMap::new();
-            for step in &deed.steps {
+            for step in &transaction.steps {
                 match step {
                     Step::Append { list, value } => {
                         own.entry(*list).or_default().push(*value);

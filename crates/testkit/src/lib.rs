@@ -37,7 +37,7 @@ mod window;
 pub use crash::{CrashState, States};
 pub use disk::Disk;
 pub use event::{Event, FileName, Payload, SEGMENTS, segment_file};
-pub use history::{Anomaly, Deed, End, Finding, Level, Step, check_history};
+pub use history::{Anomaly, End, Finding, Level, Step, Transaction, check_history};
 pub use host::{HostTree, read_xattrs};
 pub use image::Image;
 pub use record::{Recorder, Recording};

@@ -11,11 +11,11 @@ use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 
-use larder_testkit::{Deed, End, Step};
+use larder_testkit::{End, Step, Transaction};
 
 /// What a diary says.
 pub(super) struct Diary {
-    pub(super) deeds: Vec<Deed>,
+    pub(super) transactions: Vec<Transaction>,
     pub(super) reads: u64,
 }
 
@@ -45,7 +45,7 @@ pub(super) fn end(ended: u64, is_committed: bool) -> String {
 /// Reads a diary; a fault in it is an error.
 pub(super) fn read(text: &str) -> Result<Diary, String> {
     let mut diary = Diary {
-        deeds: Vec::new(),
+        transactions: Vec::new(),
         reads: 0,
     };
     let complete = text.rfind('\n').map_or("", |at| &text[..at]);
@@ -75,7 +75,7 @@ pub(super) fn read(text: &str) -> Result<Diary, String> {
                         },
                     });
                 }
-                diary.deeds.push(Deed {
+                diary.transactions.push(Transaction {
                     began,
                     ended: u64::MAX,
                     end: End::Unknown,
@@ -83,9 +83,9 @@ pub(super) fn read(text: &str) -> Result<Diary, String> {
                 });
             }
             Some("end") => {
-                let deed = diary.deeds.last_mut().ok_or_else(bad)?;
-                deed.ended = number(words.next())?;
-                deed.end = match words.next() {
+                let transaction = diary.transactions.last_mut().ok_or_else(bad)?;
+                transaction.ended = number(words.next())?;
+                transaction.end = match words.next() {
                     Some("committed") => End::Committed,
                     _ => End::Aborted,
                 };

@@ -1,72 +1,56 @@
 //! Words that only we used for things that have a name in the field: no identifier and no file is
 //! called so again.
 //!
-//! What is on disk keeps its name (`larder_home`), so strings and comments are not looked at. What
-//! is still called so is counted: the numbers may only shrink.
+//! What is on disk keeps its name (`larder_home`), so strings and comments are not looked at.
 
 use std::path::Path;
 
 use xtask::workspace::Source;
 
-/// A part of identifiers, what it becomes, and how many identifiers and files still have it.
-pub type Retired<'a> = (&'a str, &'a str, usize);
+/// A part of identifiers, and what it has become.
+pub type Retired<'a> = (&'a str, &'a str);
 
 /// The words that go.
 pub const RETIRED: [Retired<'_>; 20] = [
-    ("acting", "commit attribution", 0),
-    ("deed", "operation", 43),
-    ("deeds", "operations", 7),
-    ("gate", "freeze barrier; guard switch", 0),
-    ("healing", "object defragmentation", 0),
-    ("home", "pre-image", 8),
-    ("homes", "pre-images", 0),
-    ("loose", "unsequenced SQL changes", 0),
-    ("moods", "the subject of the test", 0),
-    ("owes", "pending sync", 3),
-    ("patch", "redo row", 0),
-    ("patched", "redo row", 0),
-    ("patches", "redo rows", 0),
-    ("pressing", "early expiry", 0),
-    ("provisional", "delayed allocation", 11),
-    ("seat", "in-flight request", 0),
-    ("seats", "in-flight requests", 0),
-    ("showing", "snapshot-backed store", 0),
-    ("turnstile", "active transaction", 0),
-    ("unsettled", "delayed allocation", 19),
+    ("acting", "commit attribution"),
+    ("deed", "operation"),
+    ("deeds", "operations"),
+    ("gate", "freeze barrier; guard switch"),
+    ("healing", "object defragmentation"),
+    ("home", "pre-image"),
+    ("homes", "pre-images"),
+    ("loose", "unsequenced SQL changes"),
+    ("moods", "the subject of the test"),
+    ("owes", "pending sync"),
+    ("patch", "redo row"),
+    ("patched", "redo row"),
+    ("patches", "redo rows"),
+    ("pressing", "early expiry"),
+    ("provisional", "delayed allocation"),
+    ("seat", "in-flight request"),
+    ("seats", "in-flight requests"),
+    ("showing", "snapshot-backed store"),
+    ("turnstile", "active transaction"),
+    ("unsettled", "delayed allocation"),
 ];
 
-/// How many identifiers and files have a word that goes.
-pub fn left(retired: &[Retired<'_>]) -> usize {
-    retired.iter().map(|(.., left)| left).sum()
-}
-
-/// Words that more identifiers and files have than `retired` says, or fewer.
+/// Every identifier and file that has a retired word.
 pub fn check_words(sources: &[Source], retired: &[Retired<'_>]) -> Vec<String> {
-    let mut places: Vec<Vec<String>> = vec![Vec::new(); retired.len()];
+    let mut found = Vec::new();
     for source in sources {
         let stem = Path::new(&source.path).file_stem();
         let stem = stem.and_then(|stem| stem.to_str()).unwrap_or_default();
         let names = std::iter::once((0, stem)).chain(identifiers(&source.text));
         for (line, name) in names {
             let parts = parts(name);
-            for ((word, ..), places) in retired.iter().zip(&mut places) {
+            for (word, becomes) in retired {
                 if parts.iter().any(|part| part == word) {
-                    places.push(format!("{}:{line}: `{name}`", source.path));
+                    let path = &source.path;
+                    found.push(format!(
+                        "{path}:{line}: `{name}`: '{word}' is {becomes} now"
+                    ));
                 }
             }
-        }
-    }
-    let mut found = Vec::new();
-    for ((word, becomes, left), places) in retired.iter().zip(places) {
-        match places.len() {
-            count if count > *left => found.push(format!(
-                "'{word}' is {becomes} now; {count} names have it, at most {left}: {}",
-                places.join(", ")
-            )),
-            count if count < *left => found.push(format!(
-                "{count} names have '{word}', and xtask/src/tidy/words.rs says {left}: lower that"
-            )),
-            _ => {}
         }
     }
     found
@@ -155,24 +139,24 @@ fn character(text: &str) -> usize {
 mod tests {
     use super::*;
 
-    fn check(path: &str, text: &str, left: usize) -> Vec<String> {
+    fn check(path: &str, text: &str) -> Vec<String> {
         let source = Source {
             path: path.to_owned(),
             text: text.to_owned(),
         };
-        check_words(&[source], &[("home", "pre-image", left)])
+        check_words(&[source], &[("home", "pre-image")])
     }
 
     #[test]
     fn names_with_a_retired_word_are_found() {
         for name in ["home", "copy_home", "HOME_MAX", "HomeCopy", "note_home"] {
-            let found = check("a.rs", &format!("\nlet {name} = 1;"), 0);
+            let found = check("a.rs", &format!("\nlet {name} = 1;"));
             assert_eq!(found.len(), 1, "{name}: {found:?}");
             assert!(found[0].contains(&format!("a.rs:2: `{name}`")), "{found:?}");
         }
-        assert_eq!(check("src/home.rs", "", 0).len(), 1, "a file");
-        assert_eq!(check("a.rs", "let (a, home) = ('\"', '\\'');", 0).len(), 1);
-        assert_eq!(check("a.rs", "fn f<'a>(home: &'a str) {}", 0).len(), 1);
+        assert_eq!(check("src/home.rs", "").len(), 1, "a file");
+        assert_eq!(check("a.rs", "let (a, home) = ('\"', '\\'');").len(), 1);
+        assert_eq!(check("a.rs", "fn f<'a>(home: &'a str) {}").len(), 1);
     }
 
     #[test]
@@ -183,23 +167,7 @@ mod tests {
             "let a = \"home \\\" home\n home\";",
             "let a = r#\"home \" home\"#; let b = br\"home\\\"; let c = 'h';",
         ] {
-            assert_eq!(check("a.rs", text, 0), Vec::<String>::new(), "{text}");
+            assert_eq!(check("a.rs", text), Vec::<String>::new(), "{text}");
         }
     }
-
-    #[test]
-    fn what_is_left_is_counted_exactly() {
-        let text = "home(home)";
-        assert_eq!(check("a.rs", text, 2), Vec::<String>::new());
-        assert!(check("a.rs", text, 1)[0].contains("at most 1"));
-        assert!(check("a.rs", text, 3)[0].contains("lower that"));
-    }
-
-    #[test]
-    fn what_is_left_does_not_grow() {
-        assert!(left(&RETIRED) <= LEFT_MAX, "{}", left(&RETIRED));
-    }
-
-    /// It may only shrink.
-    const LEFT_MAX: usize = 112;
 }

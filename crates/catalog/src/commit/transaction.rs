@@ -40,8 +40,8 @@ fn savepoint_name(depth: usize) -> String {
 pub enum LogFlush {
     /// Flushed it: this commit, and every one before it, is durable.
     Made,
-    /// Left that out: the caller owes a [`Catalog::flush_log`], of any catalog of this database,
-    /// which begins afterwards.
+    /// Left that out: the caller is to call [`Catalog::flush_log`], of any catalog of this
+    /// database, which begins afterwards.
     Owed,
     /// Wrote nothing, as far as is known: commits before it may owe their flush.
     None,

@@ -466,12 +466,12 @@ impl StoreColumns {
                 listed += &format!(", larder_then.{name}");
                 continue;
             };
-            let home = format!("larder_home{parameter}");
-            listed += &format!(", coalesce({home}.now, larder_then.{name}) AS {name}");
+            let moved = format!("larder_moved{parameter}");
+            listed += &format!(", coalesce({moved}.now, larder_then.{name}) AS {name}");
             joins += &format!(
                 " LEFT JOIN (SELECT CAST(key AS INTEGER) AS was, value AS now FROM \
-                 json_each(?{parameter})) AS {home} \
-                 ON {home}.was = larder_then.{name}"
+                 json_each(?{parameter})) AS {moved} \
+                 ON {moved}.was = larder_then.{name}"
             );
         }
         format!("SELECT larder_now_ino{listed} FROM ({source}) AS larder_then{joins}")

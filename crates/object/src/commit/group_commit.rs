@@ -173,7 +173,7 @@ impl Engine {
                 .reclaim_after
                 .is_none_or(|after| Instant::now() >= after);
             let has_leftovers = self.may_have_orphans.load(Ordering::SeqCst)
-                || self.has_unsettled()
+                || self.has_delayed()
                 || self.is_reclaim_due()?;
             if !is_time || !has_leftovers {
                 return Ok(());
@@ -187,9 +187,9 @@ impl Engine {
             self.writer_lock.end();
         }
         // As a user of the writer lock: beside who is alone nothing is changed.
-        if self.has_unsettled() && self.writer_lock.try_begin(|| self.refresh_locked())? {
+        if self.has_delayed() && self.writer_lock.try_begin(|| self.refresh_locked())? {
             let _edit = Edit { engine: self };
-            self.place_unsettled()?;
+            self.place_delayed()?;
         }
         if self.writer_lock.is_wanted() {
             return self.hand_over();

@@ -34,8 +34,8 @@
 //! * `REDO-5` Redo rows are bounded: beyond `EngineOptions::redo_bytes_max`, and beyond the
 //!   catalog's share of the host, small overwrites go copy-on-write as all others do.
 //! * `REDO-6` An overwrite becomes a redo row only where the block will stay: nothing of an object
-//!   of which anything is kept (`WHOLE-1`), and no provisional block. (New blocks may be redo rows
-//!   whatever becomes of them, see `log_inlined`: who places them anew ends these redo rows.)
+//!   of which anything is kept (`WHOLE-1`), and no block of a delayed one. (New blocks may be redo
+//!   rows whatever becomes of them, see `log_inlined`: who places them anew ends these redo rows.)
 //!
 //! # Why no reader meets a target that is being written
 //! Let a redo row be of commit S. Whoever reads a target from a segment, with the checksum of the

@@ -239,7 +239,7 @@ impl Engine {
     fn close_orderly(&self) -> Result<()> {
         self.check_running()?;
         let wants_writer_lock = self.redo_bytes() > 0
-            || self.has_unsettled()
+            || self.has_delayed()
             || (self.free_space().is_loaded() && self.wants_reclaim()?);
         if wants_writer_lock && self.writer_lock.try_begin(|| self.refresh_locked())? {
             self.writer_lock.end();
@@ -247,7 +247,7 @@ impl Engine {
         if !self.writer_lock.abandon_if_unheld() {
             // Alone: what others began is in the last commit, and nobody begins anything more.
             let alone = self.alone()?;
-            self.place_unsettled()?;
+            self.place_delayed()?;
             self.commit_now()?;
             self.apply_redo()?;
             self.reclaim_some()?;

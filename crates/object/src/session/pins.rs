@@ -53,15 +53,15 @@ impl Default for Pins {
 }
 
 /// The slot that this thread tries first.
-fn home() -> usize {
+fn slot_of_thread() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local! {
-        static HOME: Cell<Option<usize>> = const { Cell::new(None) };
+        static SLOT: Cell<Option<usize>> = const { Cell::new(None) };
     }
-    HOME.with(|home| {
-        let mine = home.get();
+    SLOT.with(|slot| {
+        let mine = slot.get();
         let mine = mine.unwrap_or_else(|| NEXT.fetch_add(1, Ordering::Relaxed) % SLOTS);
-        home.set(Some(mine));
+        slot.set(Some(mine));
         mine
     })
 }
@@ -78,7 +78,7 @@ impl Pins {
     /// The same for a read that outlives its caller; [`Pins::give_back`] must follow.
     pub fn take(&self, known: &AtomicU64) -> Place {
         let seq = known.load(Ordering::SeqCst);
-        let first = home();
+        let first = slot_of_thread();
         for at in (first..SLOTS).chain(0..first) {
             let taken =
                 self.slots[at]

@@ -93,7 +93,7 @@ impl Engine {
         self.require_parent(NO_MOVES)?;
         let first = from.take().unwrap_or(0);
         let _pinned = self.begin_read();
-        if node.lock().content.is_provisional {
+        if node.lock().content.is_delayed {
             return Ok(Moved::Busy); // It is placed whole when it is complete.
         }
         let Some(runs) = self.stable_runs(node, first, AG_BLOCKS, None)? else {

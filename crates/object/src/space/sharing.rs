@@ -282,7 +282,7 @@ impl Engine {
     /// Cost: a commit, and the apply of all redo rows.
     pub fn settle_content(&self) -> Result<()> {
         let _edit = self.edit()?;
-        self.place_unsettled()?;
+        self.place_delayed()?;
         self.commit_now()?;
         self.apply_redo()
     }
@@ -310,11 +310,11 @@ impl Engine {
             ];
             let is_dirty = dirty.into_iter().flatten().any(|block| block < end);
             // While somebody writes, no commit places it for good.
-            let is_unsettled = content.is_provisional && state.writer_count == 0;
-            is_dirty || is_unsettled || state.is_committing
+            let is_delayed = content.is_delayed && state.writer_count == 0;
+            is_dirty || is_delayed || state.is_committing
         };
         if is_dirty {
-            self.place_unsettled()?;
+            self.place_delayed()?;
             self.commit_now()?;
         }
         let has_redo_rows = {

@@ -241,7 +241,7 @@ impl Engine {
         self.learn_present()?;
         self.sync_space()?;
         work()?;
-        self.place_unsettled()?;
+        self.place_delayed()?;
         self.commit_now()?;
         self.flush_written()
     }

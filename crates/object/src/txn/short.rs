@@ -455,7 +455,7 @@ impl Engine {
         };
         if !self.is_writing() {
             let mut ended = self.end(private, true);
-            ended.owes(owed);
+            ended.set_pending_flush(owed);
             return (Ok(()), ended);
         }
         private
@@ -468,7 +468,7 @@ impl Engine {
         private.host.note_redo_at(self.known_seq(), blocks);
         let mut ended = self.end(private, false);
         ended.has_changed(&private.host);
-        ended.owes(owed);
+        ended.set_pending_flush(owed);
         (Ok(()), ended)
     }
 
@@ -477,7 +477,7 @@ impl Engine {
         self.check_running()?;
         private.host.check_running()?;
         debug_assert!(self.writer_lock.is_held(), "PRIVATE-1");
-        self.place_unsettled()?;
+        self.place_delayed()?;
         self.commit_now()?;
         debug_assert!(lock(&self.group).is_empty(), "COMMIT-1");
         self.note_short_pool(); // TIME-5
@@ -577,7 +577,7 @@ impl Engine {
         });
         self.dirty_bytes.store(0, Ordering::SeqCst);
         self.kept_bytes.store(0, Ordering::SeqCst);
-        lock(&self.unsettled).clear();
+        lock(&self.delayed).clear();
         lock(&self.next_inos).clear();
         *self.free_space() = FreeSpace::default();
         self.forget_shares();

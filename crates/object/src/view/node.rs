@@ -146,8 +146,8 @@ pub(crate) struct Content {
     pub expected_bytes: u64,
     /// Clean copies of the mapped blocks, while the object may still be placed whole (`WHOLE-1`).
     pub kept: Gather,
-    /// Kept blocks lie at provisional places.
-    pub is_provisional: bool,
+    /// Its allocation is delayed: kept blocks lie at places that it will leave.
+    pub is_delayed: bool,
     /// A sync of this object waits for the next commit.
     pub is_sync_wanted: bool,
     /// It was complete once, by a sync, and is still open.

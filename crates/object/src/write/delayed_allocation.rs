@@ -5,15 +5,15 @@
 //! # Words
 //! *Complete*: no writer has it open, its own sync asks for it, or it is as long as was announced.
 //! *Half written*: being written, and not complete. *Kept*: clean copies, in memory, of the mapped
-//! blocks of an object that may still be placed whole. *Provisional*: a place for blocks of a half
-//! written object, taken because a commit had to hold them (`COMMIT-1`). *Stream*: an object that
-//! is written out as it comes.
+//! blocks of an object that may still be placed whole. *Delayed*: an object whose blocks have a
+//! place only because a commit had to hold them while it was half written (`COMMIT-1`); its
+//! allocation is still to come. *Stream*: an object that is written out as it comes.
 //!
 //! ```text
 //!         write              a commit meets it half written            complete
-//!  new ──────────▶ gathered ───────────────────────────▶ provisional ──────────▶ placed whole
+//!  new ──────────▶ gathered ─────────────────────────────▶ delayed ────────────▶ placed whole
 //!                   │  │     dirty blocks to any place,  ▲ │                      ▲  (what was
-//!                   │  │     copies of them kept         └─┘ again                │  provisional
+//!                   │  │     copies of them kept         └─┘ again                │  delayed
 //!                   │  └────────────────── complete ──────────────────────────────┘   is retired)
 //!                   └─ longer than memory may hold ──▶ stream
 //! ```
@@ -22,8 +22,8 @@
 //! * `WHOLE-1` While anything of an object is kept and no commit is writing it, the kept blocks are
 //!   exactly its mapped ones, and have their content.
 //! * `WHOLE-2` What is kept is at most half of the bound of the gather (`CLAIM-1`).
-//! * `WHOLE-3` A provisional object whose last writer is gone is in the open group or on the list
-//!   of the unsettled, so the next commits place it whole.
+//! * `WHOLE-3` A delayed object whose last writer is gone is in the open group or on the list
+//!   of the delayed ones, so the next commits place it whole.
 //!
 //! # Cost
 //! An object that a commit meets half written is written at most twice. Syncs wait a moment for
@@ -45,7 +45,8 @@ use std::time::{Duration, Instant};
 const WHOLE_DIVISOR: u64 = 4;
 /// A writer that wrote this long ago is at work.
 const ACTIVE: Duration = Duration::from_millis(2);
-/// How fast provisional bytes could be written instead of waiting, bytes per microsecond (1 GB/s).
+/// How fast bytes of delayed objects could be written instead of waiting, bytes per microsecond
+/// (1 GB/s).
 const STREAM_BYTES_PER_US: u64 = 1000;
 /// How often a sync that waits looks again.
 const LOOK: Duration = Duration::from_micros(100);
@@ -84,7 +85,7 @@ impl Engine {
         let size_blocks = state.row.size_bytes.div_ceil(BLOCK_BYTES);
         let content = &mut state.content;
         let has_dirty = !content.gather.is_empty();
-        if !has_dirty && (is_open || !content.is_provisional) {
+        if !has_dirty && (is_open || !content.is_delayed) {
             if !is_open {
                 self.drop_kept(content);
             }
@@ -116,13 +117,13 @@ impl Engine {
                 && (is_whole || is_rewrite)
                 && self.reserve_memory(content.gather.memory_bytes());
             content.was_synced = is_synced;
-            content.is_provisional = false;
+            content.is_delayed = false;
         } else if in_memory.max(expected_blocks) > self.whole_blocks_max()
             || !self.reserve_memory(content.gather.memory_bytes())
         {
-            // Too long for memory: what is provisional becomes the beginning of the stream.
+            // Too long for memory: what has a place becomes the beginning of the stream.
             is_rewrite = self.gather_kept(content);
-            content.is_provisional = false;
+            content.is_delayed = false;
             fate = growing;
         } else {
             if content.was_synced {
@@ -130,7 +131,7 @@ impl Engine {
                 fate = growing;
             }
             keeps = true;
-            content.is_provisional = true;
+            content.is_delayed = true;
         }
         let mut flush = ContentFlush::freeze(content, fate);
         flush.keeps = keeps;
@@ -199,7 +200,7 @@ impl Engine {
         let kept = std::mem::take(&mut content.kept);
         self.kept_bytes
             .fetch_sub(kept.memory_bytes(), Ordering::Relaxed);
-        content.is_provisional = false;
+        content.is_delayed = false;
         content.was_synced = false;
     }
 
@@ -230,28 +231,29 @@ impl Engine {
         if state.writer_count > 0 || state.content.kept.is_empty() {
             return;
         }
-        if !state.content.is_provisional {
+        if !state.content.is_delayed {
             self.drop_kept(&mut state.content);
         } else if !state.in_group {
-            lock(&self.unsettled).push(node.clone());
+            lock(&self.delayed).push(node.clone());
         }
     }
 
-    /// Whether provisional objects wait for a commit that places them.
-    pub(crate) fn has_unsettled(&self) -> bool {
-        !lock(&self.unsettled).is_empty()
+    /// Whether delayed objects wait for a commit that places them.
+    pub(crate) fn has_delayed(&self) -> bool {
+        !lock(&self.delayed).is_empty()
     }
 
-    /// Puts the unsettled into the open group. The caller is a user of the writer lock, or alone.
-    pub(crate) fn place_unsettled(&self) -> Result<()> {
-        let nodes = std::mem::take(&mut *lock(&self.unsettled));
+    /// Puts the delayed objects into the open group. The caller is a user of the writer lock, or
+    /// alone.
+    pub(crate) fn place_delayed(&self) -> Result<()> {
+        let nodes = std::mem::take(&mut *lock(&self.delayed));
         if nodes.is_empty() {
             return Ok(());
         }
         let _barrier = self.enter_barrier();
         for node in nodes {
             let mut state = self.lock_node(&node)?;
-            if state.content.is_provisional && !state.is_deleted && state.writer_count == 0 {
+            if state.content.is_delayed && !state.is_deleted && state.writer_count == 0 {
                 self.mark_dirty(&node, &mut state);
             }
         }

@@ -478,7 +478,7 @@ impl Engine {
         let content = &mut state.content;
         let (_, freed_bytes) = content.kept.discard(from, to);
         self.kept_bytes.fetch_sub(freed_bytes, Ordering::Relaxed);
-        content.is_provisional &= !content.kept.is_empty();
+        content.is_delayed &= !content.kept.is_empty();
         let (gone, freed_bytes) = content.gather.discard(from, to);
         self.dirty_bytes.fetch_sub(freed_bytes, Ordering::Relaxed);
         if let Some(reservation) = state.content.reservation.as_mut().filter(|_| gone > 0) {

@@ -3,8 +3,8 @@
 use super::*;
 use crate::Rng;
 
-fn deed(began: u64, ended: u64, steps: &[Step]) -> Deed {
-    Deed {
+fn transaction(began: u64, ended: u64, steps: &[Step]) -> Transaction {
+    Transaction {
         began,
         ended,
         end: End::Committed,
@@ -13,9 +13,11 @@ fn deed(began: u64, ended: u64, steps: &[Step]) -> Deed {
 }
 
 /// All at the same time.
-fn beside(steps: &[&[Step]]) -> Vec<Deed> {
-    let deeds = steps.iter();
-    deeds.map(|steps| deed(0, 100, steps)).collect()
+fn beside(steps: &[&[Step]]) -> Vec<Transaction> {
+    let transactions = steps.iter();
+    transactions
+        .map(|steps| transaction(0, 100, steps))
+        .collect()
 }
 
 fn append(list: u64, value: u64) -> Step {
@@ -30,7 +32,7 @@ fn read(list: u64, values: &[u64]) -> Step {
 }
 
 #[track_caller]
-fn assert_found(history: &[Deed], level: Level, anomaly: Anomaly) {
+fn assert_found(history: &[Transaction], level: Level, anomaly: Anomaly) {
     let findings = check_history(history, level);
     let kinds: Vec<Anomaly> = findings.iter().map(|finding| finding.anomaly).collect();
     assert!(kinds.contains(&anomaly), "TESTKIT-5: {findings:?}");
@@ -100,13 +102,16 @@ fn planted_anomalies_are_found() {
     assert_found(&long_fork, SI, Anomaly::GSi);
     // A read from the past.
     let stale = [
-        deed(0, 1, &[append(x, 1)]),
-        deed(2, 3, &[read(x, &[])]),
-        deed(4, 5, &[read(x, &[1])]),
+        transaction(0, 1, &[append(x, 1)]),
+        transaction(2, 3, &[read(x, &[])]),
+        transaction(4, 5, &[read(x, &[1])]),
     ];
     assert_found(&stale, SI, Anomaly::GSi);
     assert_found(
-        &[deed(0, 1, &[append(x, 1)]), deed(2, 3, &[read(x, &[])])],
+        &[
+            transaction(0, 1, &[append(x, 1)]),
+            transaction(2, 3, &[read(x, &[])]),
+        ],
         SI,
         Anomaly::Lost,
     );
@@ -151,7 +156,7 @@ fn who_was_killed_may_have_committed_or_not() {
     history[1].steps = vec![read(1, &[]), read(2, &[])];
     assert_eq!(check_history(&history, SI), []);
     history[1].steps = vec![read(1, &[1]), read(2, &[])];
-    history.push(deed(200, 201, &[read(2, &[1])]));
+    history.push(transaction(200, 201, &[read(2, &[1])]));
     assert_found(&history, SI, Anomaly::GSi);
     // It read its own append, was killed before its commit, and another came in its place.
     let mut replaced = beside(&[
@@ -171,10 +176,10 @@ fn who_was_killed_may_have_committed_or_not() {
 fn who_was_killed_may_have_read_what_it_did_not_commit() {
     // It read its own append and was killed before its commit; then others appended.
     let mut history = vec![
-        deed(0, 1, &[append(1, 1)]),
-        deed(2, 100, &[append(1, 2), read(1, &[1, 2])]),
-        deed(4, 5, &[append(1, 3)]),
-        deed(6, 7, &[read(1, &[1, 3])]),
+        transaction(0, 1, &[append(1, 1)]),
+        transaction(2, 100, &[append(1, 2), read(1, &[1, 2])]),
+        transaction(4, 5, &[append(1, 3)]),
+        transaction(6, 7, &[read(1, &[1, 3])]),
     ];
     history[1].end = End::Unknown;
     assert_eq!(check_history(&history, SI), [], "TESTKIT-5");
@@ -187,13 +192,13 @@ fn who_was_killed_may_have_read_what_it_did_not_commit() {
     history[1].end = End::Committed;
     assert_found(&history, SI, Anomaly::Order);
     history[1].end = End::Unknown;
-    history.push(deed(8, 9, &[read(2, &[2])]));
+    history.push(transaction(8, 9, &[read(2, &[2])]));
     assert_found(&history, SI, Anomaly::Order);
 }
 
 /// Runs random transactions on lists in memory: each reads a snapshot, and commits unless somebody
 /// has written what it writes since. `overlap` 1: one after the other.
-fn run(seed: u64, overlap: u64) -> Vec<Deed> {
+fn run(seed: u64, overlap: u64) -> Vec<Transaction> {
     let mut rng = Rng::new(seed);
     let mut lists: HashMap<u64, Vec<u64>> = HashMap::new();
     let mut history = Vec::new();
@@ -242,7 +247,7 @@ fn run(seed: u64, overlap: u64) -> Vec<Deed> {
             } else {
                 End::Aborted
             };
-            history.push(Deed {
+            history.push(Transaction {
                 began,
                 ended: clock,
                 end,
@@ -253,7 +258,7 @@ fn run(seed: u64, overlap: u64) -> Vec<Deed> {
     let reads: Vec<Step> = (0..5)
         .map(|list| read(list, lists.get(&list).map_or(&[][..], Vec::as_slice)))
         .collect();
-    history.push(deed(clock + 1, clock + 2, &reads));
+    history.push(transaction(clock + 1, clock + 2, &reads));
     history
 }
 
@@ -270,9 +275,9 @@ fn what_is_right_passes() {
         assert_eq!(check_history(&isolated, SI), [], "TESTKIT-5: seed {seed}");
         skewed += usize::from(!check_history(&isolated, Level::Serializable).is_empty());
         let mut rng = Rng::new(seed);
-        for deed in &mut isolated {
+        for transaction in &mut isolated {
             if rng.chance(30) {
-                deed.end = End::Unknown;
+                transaction.end = End::Unknown;
             }
         }
         assert_eq!(check_history(&isolated, SI), [], "TESTKIT-5: seed {seed}");

@@ -37,8 +37,8 @@ impl Drop for WriterTicket {
 #[must_use = "the engine is to be given back before"]
 pub struct Ended {
     ticket: Option<WriterTicket>,
-    /// What it, or what it has read, owes (`group_fsync`).
-    owed: Option<(Arc<Engine>, u64)>,
+    /// The flush that it, or what it has read, waits for (`group_fsync`).
+    pending_flush: Option<(Arc<Engine>, u64)>,
     /// Of a transaction that has changed something.
     host: Option<Arc<Engine>>,
 }
@@ -50,7 +50,7 @@ impl Ended {
             ticket: of.map(|host| WriterTicket {
                 host: Some(Arc::clone(host)),
             }),
-            owed: None,
+            pending_flush: None,
             host: None,
         }
     }
@@ -61,15 +61,15 @@ impl Ended {
     }
 
     /// It is durable when this commit is.
-    pub(super) fn owes(&mut self, owed: Option<(Arc<Engine>, u64)>) {
-        self.owed = owed;
+    pub(super) fn set_pending_flush(&mut self, pending_flush: Option<(Arc<Engine>, u64)>) {
+        self.pending_flush = pending_flush;
     }
 
     /// Calls the next one, and waits until the transaction is durable (`FLUSH-1`).
     /// [`ErrorKind::Stopped`]: only reopening tells whether it is.
     pub fn finish(mut self) -> Result<()> {
         drop(self.ticket.take());
-        match self.owed.take() {
+        match self.pending_flush.take() {
             None => Ok(()),
             Some((host, number)) => host.settle_flush(number),
         }
