@@ -284,10 +284,8 @@ mod tests {
             written_bytes: 0,
             in_flight: 1,
         };
-        let frag = FragReport {
-            storage_age: 1.5,
-            ..FragReport::default()
-        };
+        let mut frag = FragReport::default();
+        frag.storage_age = 1.5;
         let text = expose(
             &metrics,
             3,

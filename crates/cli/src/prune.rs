@@ -125,10 +125,7 @@ pub(crate) fn prune(args: &PruneArgs, out: &mut Output) -> Result<()> {
         match store {
             None => database.history().prune(cut, policy.as_ref(), args.dry_run),
             Some(store) => {
-                (database.history().prune_store(&store, cut, args.dry_run)).map(|report| Pruned {
-                    report,
-                    held: Vec::new(),
-                })
+                (database.history().prune_store(&store, cut, args.dry_run)).map(Pruned::from)
             }
         }
         .at(|| format!("cannot prune '{}'", args.place.display()))

@@ -282,10 +282,9 @@ pub(crate) fn check(args: &CheckArgs, out: &mut Output) -> Result<()> {
             if findings.is_empty() {
                 return Err(error.into());
             }
-            CheckReport {
-                findings,
-                ..CheckReport::default()
-            }
+            let mut report = CheckReport::default();
+            report.findings = findings;
+            report
         }
         (_, Err(failure)) => return Err(failure),
         (None, Ok(())) => unreachable!("a check that ends well has a report"),
@@ -393,10 +392,9 @@ mod tests {
 
     #[test]
     fn the_keys_that_others_build_on_are_there() {
-        let json = frag_json(&FragReport {
-            fragments_per_object_mean: 1.0,
-            ..FragReport::default()
-        });
+        let mut report = FragReport::default();
+        report.fragments_per_object_mean = 1.0;
+        let json = frag_json(&report);
         for key in [
             "fragments_per_object_mean",
             "fragments_per_object_p99",
@@ -409,12 +407,12 @@ mod tests {
 
     #[test]
     fn a_full_database_reads_full() {
-        let report = SpaceReport {
-            capacity_bytes: 100,
-            live_bytes: 90,
-            retired_bytes: 10,
-            ..SpaceReport::default()
-        };
+        let mut report = SpaceReport::default();
+        (
+            report.capacity_bytes,
+            report.live_bytes,
+            report.retired_bytes,
+        ) = (100, 90, 10);
         assert!(space_pairs(&report).contains(&("in use", "100 %".into())));
     }
 

@@ -197,18 +197,11 @@ mod tests {
 
     #[test]
     fn what_replaces_something_is_written_too() {
-        let before = StatsReport {
-            commit_seq: 5,
-            live_bytes: 1000,
-            ..StatsReport::default()
-        };
-        let now = StatsReport {
-            at_ns: 2_000_000_000,
-            commit_seq: 9,
-            live_bytes: 900,
-            retired_bytes_total: 500,
-            ..StatsReport::default()
-        };
+        let mut before = StatsReport::default();
+        (before.commit_seq, before.live_bytes) = (5, 1000);
+        let mut now = StatsReport::default();
+        (now.commit_seq, now.live_bytes) = (9, 900);
+        (now.at_ns, now.retired_bytes_total) = (2_000_000_000, 500);
         let expected = Rates {
             commits: 2.0,
             written_bytes: 200.0,

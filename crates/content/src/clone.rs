@@ -35,6 +35,7 @@ pub struct CloneOptions {
 
 /// What a clone was made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct CloneReport {
     /// Regular files.
     pub file_count: u64,

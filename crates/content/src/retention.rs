@@ -102,11 +102,21 @@ impl Span {
 
 /// What a prune with a policy did, or would do.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Pruned {
     /// What went.
     pub report: PruneReport,
     /// Snapshots that the policy does not keep, and a hold does.
     pub held: Vec<SnapshotRow>,
+}
+
+impl From<PruneReport> for Pruned {
+    fn from(report: PruneReport) -> Pruned {
+        Pruned {
+            report,
+            held: Vec::new(),
+        }
+    }
 }
 
 impl History<'_> {

@@ -32,6 +32,7 @@ use parts::Parts;
 
 /// What was sealed.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct SealReport {
     /// The link.
     pub seal: SealRow,

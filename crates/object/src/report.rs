@@ -9,6 +9,7 @@ use larder_space::format::StoreId;
 
 /// How full a database is. All sizes in bytes; `capacity = live + retired + free`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct SpaceReport {
     /// What content may take at most: the `--capacity`, or what the filesystem has.
     pub capacity_bytes: u64,
@@ -44,6 +45,7 @@ impl SpaceReport {
 
 /// How fragmented a database is.
 #[derive(Debug, Clone, Default, PartialEq)]
+#[non_exhaustive]
 pub struct FragReport {
     /// Objects that hold extents.
     pub object_count: u64,
@@ -80,6 +82,7 @@ pub struct FragReport {
 
 /// Objects of similar size.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct SizeClass {
     /// They take at least so many bytes, a power of two, and less than twice that.
     pub lower_bytes: u64,
@@ -94,6 +97,7 @@ pub struct SizeClass {
 /// Counters of one moment. Two of them tell rates: what was written is what `live_bytes` and
 /// `retired_bytes_total` together have risen by.
 #[derive(Debug, Clone, Default, PartialEq)]
+#[non_exhaustive]
 pub struct StatsReport {
     /// The moment, nanoseconds since 1970.
     pub at_ns: i64,
@@ -130,6 +134,7 @@ pub struct StatsReport {
 
 /// What one session has in memory, and what it knows of the database without asking the catalog.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Gauges {
     /// The newest commit that this session has seen.
     pub commit_seq: u64,
@@ -195,6 +200,7 @@ pub struct MapCell {
 
 /// What `check` found.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct CheckReport {
     /// One line per finding: what is wrong, where. Empty: the database is whole.
     pub findings: Vec<String>,

@@ -133,6 +133,7 @@ pub struct DefragObject {
 
 /// What a run of `defrag` did, or would do.
 #[derive(Debug, Clone, Default, PartialEq)]
+#[non_exhaustive]
 pub struct DefragReport {
     /// Nothing was moved.
     pub is_dry: bool,
@@ -162,6 +163,7 @@ pub struct DefragReport {
 
 /// What `shrink` did, or would do.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ShrinkReport {
     /// Nothing was changed.
     pub is_dry: bool,

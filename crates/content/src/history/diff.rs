@@ -25,6 +25,7 @@ pub enum DiffEvent {
 
 /// A path that differs.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct DiffChange {
     /// The path in the second state; of what was removed, in the first.
     pub path: Vec<u8>,
@@ -49,6 +50,7 @@ pub struct DiffChange {
 
 /// The differences of two states.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct DiffReport {
     /// By path.
     pub changes: Vec<DiffChange>,

@@ -44,6 +44,7 @@ pub enum LogEvent {
 
 /// One thing that a commit did to one file.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct LogChange {
     /// The file.
     pub node: NodeId,
@@ -57,6 +58,7 @@ pub struct LogChange {
 
 /// What a commit did, all of it or to what was asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct LogCommit {
     /// Its number; a transaction has that of its last step.
     pub seq: u64,

@@ -39,6 +39,7 @@ pub enum RestoreAction {
 
 /// One step of a restore.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct RestoreStep {
     /// The path in the present.
     pub path: Vec<u8>,
@@ -50,6 +51,7 @@ pub struct RestoreStep {
 
 /// What a restore did, or would do.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct RestoreReport {
     /// Step by step; directories before what is in them.
     pub steps: Vec<RestoreStep>,

@@ -37,6 +37,7 @@ const BATCH: usize = 1000;
 
 /// What a rollback did, or would do.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct RollbackReport {
     /// The commit after which it was so.
     pub seq: u64,

@@ -21,6 +21,7 @@ pub struct RestoreRows {
 
 /// What a restore did to the rows of a table, or would do.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct RowsReport {
     /// The table.
     pub table: String,

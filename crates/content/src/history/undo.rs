@@ -31,6 +31,7 @@ const NAMED_MAX: usize = 10;
 
 /// What an undo took back, or would take back.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct UndoReport {
     /// The commit.
     pub seq: u64,

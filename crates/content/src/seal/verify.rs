@@ -31,6 +31,7 @@ pub struct VerifyOptions {
 
 /// Something that is not as it was sealed.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct VerifyFinding {
     /// The path of a file, in the database; none: it is about no file.
     pub path: Option<Vec<u8>>,
@@ -49,6 +50,7 @@ pub enum SealState {
 
 /// A seal that was looked at.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct VerifiedSeal {
     /// The link.
     pub seal: SealRow,
@@ -70,6 +72,7 @@ pub struct VerifiedSeal {
 
 /// What a verification found.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct VerifyReport {
     /// What is wrong with the chain.
     pub chain: Vec<VerifyFinding>,

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 /// What SQL answered.
 #[derive(Debug, Clone, Default, PartialEq)]
+#[non_exhaustive]
 pub struct SqlResult {
     /// The rows of all results, in order.
     pub rows: Vec<SqlRow>,

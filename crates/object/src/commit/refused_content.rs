@@ -34,6 +34,7 @@ const ABOUT_BYTES_MAX: u64 = 2 << 20;
 
 /// Something that a constraint refused after it was answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct RefusedFile {
     /// Its number, from 1.
     pub id: u64,

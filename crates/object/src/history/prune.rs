@@ -47,6 +47,7 @@ pub struct PruneOptions {
 
 /// What the history of one store takes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct StoreHistory {
     /// The store.
     pub store: StoreId,
@@ -77,6 +78,7 @@ pub struct StoreRetention {
 
 /// What a prune did, or would do.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct PruneReport {
     /// Nothing was changed.
     pub is_dry: bool,
@@ -101,6 +103,7 @@ pub struct PruneReport {
 
 /// What there is of history.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct HistoryReport {
     /// How long it is kept, of stores without a retention of their own.
     pub retention: Retention,

@@ -71,6 +71,7 @@ pub(crate) struct Record {
 
 /// A session, for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct SessionInfo {
     /// Its process.
     pub pid: u32,

@@ -72,6 +72,7 @@ impl Drop for Running<'_> {
 
 /// What one step of the background did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct CompactStep {
     /// Bytes copied.
     pub moved_bytes: u64,
