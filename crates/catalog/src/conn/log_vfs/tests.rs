@@ -217,16 +217,17 @@ fn a_write_that_fails_is_told_and_not_kept() {
     let dir = tempfile::tempdir().unwrap();
     // ulimit counts KiB in sh; SIGXFSZ would kill instead of refusing.
     let program = std::env::current_exe().unwrap();
-    let status = std::process::Command::new("sh")
+    let (_, module) = module_path!().split_once("::").unwrap();
+    let child = std::process::Command::new("sh")
         .arg("-c")
         .arg("trap '' XFSZ; ulimit -f 400; exec \"$0\" \"$@\"")
         .arg(program)
-        .args([
-            "--exact",
-            "log_vfs::tests::a_write_that_fails_is_told_and_not_kept",
-        ])
+        .arg("--exact")
+        .arg(format!("{module}::a_write_that_fails_is_told_and_not_kept"))
         .env(CHILD, dir.path())
-        .status()
+        .output()
         .unwrap();
-    assert!(status.success());
+    let said = String::from_utf8_lossy(&child.stdout);
+    assert!(child.status.success(), "{said}");
+    assert!(said.contains("1 passed"), "{said}");
 }
