@@ -408,11 +408,9 @@ mod tests {
     #[test]
     fn a_full_database_reads_full() {
         let mut report = SpaceReport::default();
-        (
-            report.capacity_bytes,
-            report.live_bytes,
-            report.retired_bytes,
-        ) = (100, 90, 10);
+        report.capacity_bytes = 100;
+        report.live_bytes = 90;
+        report.retired_bytes = 10;
         assert!(space_pairs(&report).contains(&("in use", "100 %".into())));
     }
 

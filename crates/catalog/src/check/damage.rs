@@ -10,7 +10,7 @@ use crate::conn::place::{CATALOG_FILE, Place};
 use crate::conn::trust::Code;
 use crate::error::{At, CatalogError, Result};
 use crate::guards::audit;
-use crate::schema::read::rows;
+use crate::types::codec::rows;
 use crate::types::names::quoted;
 use rusqlite::{Connection, OpenFlags};
 use std::path::Path;

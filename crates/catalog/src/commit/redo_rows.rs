@@ -55,7 +55,7 @@ impl Catalog {
     /// The objects that have redo rows. O(redo rows), of a small index.
     pub fn objects_with_redo_rows(&self) -> Result<Vec<(StoreId, Ino)>> {
         self.read(|reader| {
-            crate::schema::read::rows(
+            crate::types::codec::rows(
                 reader,
                 "SELECT DISTINCT store, ino FROM larder_patch ORDER BY store, ino",
                 [],

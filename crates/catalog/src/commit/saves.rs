@@ -31,12 +31,11 @@ use crate::conn::meta::set_guard_switch;
 use crate::error::{At, Result, ignored, require_row};
 use crate::history::Keeper;
 use crate::schema::attachments::{Attachments, Key};
-use crate::schema::read::rows;
 use crate::schema::statements::{StoreSql, Stores, insert_inode};
 use crate::temporal;
-use crate::temporal::user_columns as columns;
+use crate::temporal::user_columns;
 use crate::types::changes::{ChangeSet, InodeChange, Save};
-use crate::types::codec::{signed, unsigned};
+use crate::types::codec::{rows, signed, unsigned};
 use crate::types::rows::InodeRow;
 use larder_format::{CommitSeq, Ino, StoreId};
 use rusqlite::config::DbConfig;
@@ -47,7 +46,7 @@ use std::sync::Arc;
 
 /// What the schema says of a store's table.
 pub(crate) fn read_attached(txn: &Connection, table: &str) -> Result<Attachments> {
-    let users = columns::user_columns(txn, table)?;
+    let users = user_columns::user_columns(txn, table)?;
     let stored: Vec<(String, Option<String>)> = rows(
         txn,
         "SELECT name, dflt_value FROM pragma_table_xinfo(?1) WHERE hidden = 0",

@@ -10,7 +10,7 @@
 
 use crate::error::{At, Result};
 use crate::schema::ENGINE_COLUMNS;
-use crate::schema::read::rows;
+use crate::types::codec::rows;
 use rusqlite::Connection;
 use rusqlite::hooks::AuthAction;
 use std::collections::{HashMap, HashSet};

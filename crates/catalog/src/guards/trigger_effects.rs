@@ -22,8 +22,8 @@
 
 use crate::Catalog;
 use crate::error::{At, Result};
-use crate::schema::read::rows;
 use crate::schema::{ENGINE_COLUMNS, FILE_ID};
+use crate::types::codec::rows;
 use crate::types::names::quoted;
 use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
 use rusqlite::{Connection, ErrorCode};

@@ -9,10 +9,9 @@ use crate::history::{
     self, BEGINS, GIVEN_UP, begins_of, find_moment, given_up, held_since, history_begins,
     search_moments,
 };
-use crate::schema::read::rows;
 use crate::space::extents;
 use crate::space::holders::sharing;
-use crate::types::codec::{signed, unsigned};
+use crate::types::codec::{rows, signed, unsigned};
 use crate::types::retention_horizons::RetentionHorizons;
 use larder_format::{CommitSeq, StoreId};
 use rusqlite::Connection;

@@ -13,9 +13,8 @@
 
 use crate::error::{At, Result};
 use crate::history::PRE_IMAGE_BLOCKS_MAX;
-use crate::schema::read::rows;
 use crate::space::extents::extent;
-use crate::types::codec::{signed, unsigned};
+use crate::types::codec::{rows, signed, unsigned};
 use larder_format::{CommitSeq, Extent, SegmentIndex};
 use rusqlite::{Connection, Row, params};
 

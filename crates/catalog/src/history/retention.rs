@@ -23,9 +23,8 @@ use crate::conn::meta::{
 use crate::error::{At, CatalogError, Result};
 use crate::history::store_retention::owners;
 use crate::history::{BEGINS, GIVEN_UP, given_up, history_begins, search_moments};
-use crate::schema::read::rows;
 use crate::space::holders::{find_sharing, mark_sharing};
-use crate::types::codec::{signed, unsigned};
+use crate::types::codec::{rows, signed, unsigned};
 use crate::types::tuning::{Tuning, store};
 use larder_format::{CommitSeq, SessionId, StoreId};
 use rusqlite::{Connection, OptionalExtension, params};

@@ -8,10 +8,9 @@
 
 use crate::error::{At, Result};
 use crate::history::{BEGINS, last_before};
-use crate::schema::read::rows;
 use crate::space::extents::{self, extent};
 use crate::space::map_pages;
-use crate::types::codec::{signed, unsigned};
+use crate::types::codec::{rows, signed, unsigned};
 use larder_format::{CommitSeq, Extent};
 use rusqlite::{Connection, OptionalExtension, params};
 

@@ -9,9 +9,9 @@
 use crate::error::{At, Result};
 use crate::history::begins_of;
 use crate::past::as_of::ATTRIBUTES;
-use crate::schema::read::rows;
 use crate::space::map_pages::resolved;
 use crate::temporal::StoreColumns;
+use crate::types::codec::rows;
 use crate::types::names::{StoreName, execute_one};
 use larder_format::{CommitSeq, StoreId};
 use rusqlite::Connection;

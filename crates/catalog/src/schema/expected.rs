@@ -7,7 +7,7 @@
 use crate::conn::confine::scratch;
 use crate::error::{At, CatalogError, Result};
 use crate::schema;
-use crate::schema::read::rows;
+use crate::types::codec::rows;
 use crate::types::names::shown;
 use crate::types::sql_text::{Token, made, tokens};
 use larder_format::StoreId;

@@ -4,8 +4,7 @@
 use crate::conn::meta::{find_meta, is_guaranteed};
 use crate::error::{At, CatalogError, Result};
 use crate::schema::statements::StoreSql;
-use crate::types::codec::{self, TextOrBlob, dirent_order, signed, unsigned};
-pub(crate) use crate::types::codec::{row_limit, rows};
+use crate::types::codec::{self, TextOrBlob, dirent_order, row_limit, rows, signed, unsigned};
 use crate::types::rows::{ContentRow, DatabaseInfo, DirentRow, InodeRow};
 use crate::types::tuning;
 use crate::{Catalog, schema};

@@ -2,10 +2,9 @@
 
 use crate::Catalog;
 use crate::error::{At, CatalogError, Result};
-use crate::schema::read::{row_limit, rows};
 use crate::types::changes::Held;
 pub(crate) use crate::types::codec::extent;
-use crate::types::codec::{signed, unsigned};
+use crate::types::codec::{row_limit, rows, signed, unsigned};
 use crate::types::rows::{AgRow, ExtentRow, SegmentRow};
 use larder_format::limits::AG_BLOCKS;
 use larder_format::{CommitSeq, Extent, Ino, SegmentIndex, StoreId};

@@ -1,9 +1,8 @@
 //! Where a workspace may allocate, and whether a catalog is one's (`WORKSPACE-1`).
 
 use crate::error::{At, Result};
-use crate::schema::read::rows;
 use crate::space::extents;
-use crate::types::codec::unsigned;
+use crate::types::codec::{rows, unsigned};
 use larder_format::Extent;
 use rusqlite::{Connection, OptionalExtension};
 

@@ -32,10 +32,9 @@
 use crate::Catalog;
 use crate::conn::meta::{add_meta, next_commit_seq, of_store, of_stores};
 use crate::error::{At, CatalogError, Result};
-use crate::schema::read::{row_limit, rows};
 use crate::space::extents::{AgChanges, TABLE, extent, resize, rows_under};
 use crate::types::changes::{Held, Sharing};
-use crate::types::codec::{signed, unsigned};
+use crate::types::codec::{row_limit, rows, signed, unsigned};
 use crate::types::rows::ExtentRow;
 use larder_format::{CommitSeq, Extent, Ino, SegmentIndex, StoreId};
 use rusqlite::{Connection, OptionalExtension, Params, params};

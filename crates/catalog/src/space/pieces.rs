@@ -2,8 +2,7 @@
 
 use crate::Catalog;
 use crate::error::{At, Result};
-use crate::schema::read::{row_limit, rows};
-use crate::types::codec::{signed, unsigned};
+use crate::types::codec::{row_limit, rows, signed, unsigned};
 use crate::types::rows::FileContent;
 use larder_format::{Ino, StoreId};
 use rusqlite::{OptionalExtension, params};

@@ -2,8 +2,7 @@
 
 use crate::error::{At, Result};
 use crate::history::search_moments;
-use crate::schema::read::rows;
-use crate::types::codec::signed;
+use crate::types::codec::{rows, signed};
 use crate::types::names::StoreName;
 use larder_format::{CommitSeq, StoreId};
 use rusqlite::Connection;

@@ -29,7 +29,7 @@ use super::shape::{NOW, UNTIL, joined, pair, text, value_in};
 use crate::error::{At, Result};
 use crate::history::{Keeper, require_reach};
 use crate::schema::ENGINE_COLUMNS;
-use crate::schema::read::rows;
+use crate::types::codec::rows;
 use crate::types::names::{execute_one, quoted};
 use larder_format::{CommitSeq, StoreId};
 use rusqlite::{Connection, OptionalExtension, params};

@@ -1,7 +1,7 @@
 //! What is kept of a temporal table, and the triggers that keep it.
 
 use crate::error::{At, CatalogError, Result};
-use crate::schema::read::rows;
+use crate::types::codec::rows;
 use crate::types::names::{execute_one, quoted};
 use rusqlite::{Connection, OptionalExtension};
 

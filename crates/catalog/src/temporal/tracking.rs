@@ -9,7 +9,7 @@
 pub(crate) mod images;
 
 use crate::error::{At, Result};
-use crate::schema::read::rows;
+use crate::types::codec::rows;
 use crate::types::names::{execute_all, execute_one, quoted};
 use images::{Shape, equal, list};
 use rusqlite::{Connection, params};

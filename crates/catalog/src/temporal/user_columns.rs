@@ -2,9 +2,8 @@
 
 use crate::error::{At, CatalogError, Result};
 use crate::schema::ENGINE_COLUMNS;
-use crate::schema::read::rows;
 use crate::temporal::StoreColumns;
-use crate::types::codec::{TextOrBlob, signed};
+use crate::types::codec::{TextOrBlob, rows, signed};
 use crate::{Catalog, lock};
 use larder_format::{Ino, StoreId};
 use rusqlite::{Connection, OptionalExtension, params};

@@ -8,10 +8,9 @@
 use super::files::Files;
 use super::findings::Findings;
 use crate::error::{At, CatalogError, Result};
-use crate::schema::read::rows;
 use crate::space::grants::Grants;
 use crate::space::map_pages::{self, resolved};
-use crate::types::codec::{signed, unsigned};
+use crate::types::codec::{rows, signed, unsigned};
 use larder_format::limits::{BLOCK_BYTES, MAP_PAGE_BLOCKS};
 use larder_format::{Extent, Ino, MapPage, MapRun, SegmentIndex, block_checksum};
 use rusqlite::types::Value;

@@ -4,9 +4,8 @@
 
 use crate::error::{At, Result};
 use crate::history::{KEEP_REDO_ROWS, KeepSql, Keeper};
-use crate::schema::read::rows;
 use crate::temporal::tracking::Tracked;
-use crate::types::codec::signed;
+use crate::types::codec::{rows, signed};
 use larder_format::{CommitSeq, StoreId};
 use rusqlite::{Connection, params};
 use std::collections::HashMap;

@@ -3,7 +3,7 @@
 
 use crate::error::{At, Result};
 use crate::schema::SINCE;
-use crate::schema::read::rows;
+use crate::types::codec::rows;
 use crate::types::names::quoted;
 use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension, params_from_iter};
