@@ -9,8 +9,10 @@ pub(crate) mod refusals;
 pub(crate) mod saves;
 pub(crate) mod sessions;
 pub(crate) mod transaction;
+pub(crate) mod unique_order;
 
 use crate::Catalog;
+use crate::commit::unique_order::{Kept, may_come_back, write_in_any_order};
 use crate::conn::meta::{add_meta, next_commit_seq};
 use crate::error::{At, CatalogError, Result, ignored, require_row};
 use crate::feed;
@@ -22,7 +24,9 @@ use crate::space::extents::{self, AgChanges};
 use crate::space::holders;
 use crate::space::map_pages;
 use crate::temporal;
-use crate::types::changes::{AttrMask, ChangeSet, CommitOutcome, InodeChange};
+use crate::types::changes::{
+    AttrMask, ChangeSet, CommitOutcome, DirentChange, InodeChange, XattrChange,
+};
 use crate::types::codec::{TextOrBlob, signed};
 use crate::types::rows::ContentRow;
 use larder_format::{CommitSeq, StoreId};
@@ -191,7 +195,7 @@ pub(crate) fn apply_rows(
         };
         let mut insert = txn.prepare_cached(&sql.inode_insert).at(&sql.table)?;
         let mut update: Option<(AttrMask, CachedStatement<'_>)> = None;
-        for (_, change) in group {
+        let write = |(_, change): &(StoreId, InodeChange), kept_row: &mut Kept| {
             match change {
                 InodeChange::Insert(row) => {
                     let is_given = changes.has_revived && saves::is_given(txn, sql, row.ino)?;
@@ -209,9 +213,10 @@ pub(crate) fn apply_rows(
                 }
                 InodeChange::Update(row, mask) => {
                     let Some(text) = sql.inode_update(*mask) else {
-                        continue;
+                        return Ok(());
                     };
-                    keeper.keep(txn, &sql.keep.inode, params![signed(row.ino.0)])?;
+                    kept_row
+                        .once(|| keeper.keep(txn, &sql.keep.inode, params![signed(row.ino.0)]))?;
                     // Those of one commit most often change the same columns.
                     let update = match &mut update {
                         Some((used, update)) if used == mask => update,
@@ -257,7 +262,9 @@ pub(crate) fn apply_rows(
                     remove_pieces(txn, keeper, sql.table_store, *ino)?;
                 }
             }
-        }
+            Ok(())
+        };
+        write_in_any_order(txn, &sql.table, group, write, |_, _| Ok(false))?;
         if ino_max > 0 {
             raise_next_ino(txn, sql.table_store, ino_max)?;
         }
@@ -329,23 +336,36 @@ fn apply_dirents(
         let mut remove = txn
             .prepare_cached(&sql.dirent_remove)
             .at(&sql.table_dirent)?;
-        for (_, parent, name, ino) in group {
-            let (parent, name) = (signed(parent.0), TextOrBlob(name.as_bytes()));
+        let write = |(_, parent, name, ino): &DirentChange, kept: &mut Kept| {
+            let key = params![signed(parent.0), TextOrBlob(name.as_bytes())];
+            let keep = || keeper.keep(txn, &sql.keep.name, key);
             if let Some(ino) = ino {
-                let row = params![parent, name, signed(ino.0), since];
+                let row = params![key[0], key[1], signed(ino.0), since];
                 if add.execute(row).at(&sql.table_dirent)? == 0 {
-                    keeper.keep(txn, &sql.keep.name, params![parent, name])?;
+                    kept.once(keep)?;
                     require_row(set.execute(row).at(&sql.table_dirent)?, &sql.table_dirent)?;
                 }
             } else {
-                keeper.keep(txn, &sql.keep.name, params![parent, name])?;
-                let key = params![parent, name];
+                kept.once(keep)?;
                 let removed = remove.execute(key).at(&sql.table_dirent)?;
                 if has_triggers && removed == 0 {
                     require_no_row(txn, (&sql.table_dirent, &sql.dirent), key)?;
                 }
             }
-        }
+            Ok(())
+        };
+        let clear = |(_, parent, name, _): &DirentChange, kept: &mut Kept| {
+            if !may_come_back(txn, &sql.table_dirent)? {
+                return Ok(false);
+            }
+            let key = params![signed(parent.0), TextOrBlob(name.as_bytes())];
+            kept.once(|| keeper.keep(txn, &sql.keep.name, key))?;
+            txn.prepare_cached(&sql.dirent_remove)
+                .and_then(|mut remove| remove.execute(key))
+                .at(&sql.table_dirent)?;
+            Ok(true)
+        };
+        write_in_any_order(txn, &sql.table_dirent, group, write, clear)?;
     }
     Ok(())
 }
@@ -555,28 +575,42 @@ fn apply_xattrs(
 ) -> Result<()> {
     let since = signed(keeper.seq.0);
     let has_triggers = runs_triggers(txn)?;
-    for (store, ino, name, value) in &changes.xattrs {
-        let sql = &stores[store];
-        let (ino, name) = (signed(ino.0), TextOrBlob(name));
+    let mut xattrs: Vec<&XattrChange> = changes.xattrs.iter().collect();
+    xattrs.sort_by_key(|change| change.0);
+    for group in xattrs.chunk_by(|a, b| a.0 == b.0) {
+        let sql = &stores[&group[0].0];
         let run = |text: &str, row: &[&dyn rusqlite::ToSql]| {
             txn.prepare_cached(text)
                 .and_then(|mut change| change.execute(row))
                 .at(&sql.table_xattr)
         };
-        if let Some(value) = value {
-            let row = params![ino, name, value, since];
-            if run(&sql.xattr_add, row)? == 0 {
-                keeper.keep(txn, &sql.keep.xattr, params![ino, name])?;
-                require_row(run(&sql.xattr_set, row)?, &sql.table_xattr)?;
+        let write = |(_, ino, name, value): &XattrChange, kept: &mut Kept| {
+            let key = params![signed(ino.0), TextOrBlob(name)];
+            let keep = || keeper.keep(txn, &sql.keep.xattr, key);
+            if let Some(value) = value {
+                let row = params![key[0], key[1], value, since];
+                if run(&sql.xattr_add, row)? == 0 {
+                    kept.once(keep)?;
+                    require_row(run(&sql.xattr_set, row)?, &sql.table_xattr)?;
+                }
+            } else {
+                kept.once(keep)?;
+                let removed = run(&sql.xattr_remove, key)?;
+                if has_triggers && removed == 0 {
+                    require_no_row(txn, (&sql.table_xattr, &sql.xattr), key)?;
+                }
             }
-        } else {
-            keeper.keep(txn, &sql.keep.xattr, params![ino, name])?;
-            let removed = run(&sql.xattr_remove, params![ino, name])?;
-            if has_triggers && removed == 0 {
-                let found = (&*sql.table_xattr, &*sql.xattr);
-                require_no_row(txn, found, params![ino, name])?;
+            Ok(())
+        };
+        let clear = |(_, ino, name, _): &XattrChange, kept: &mut Kept| {
+            if !may_come_back(txn, &sql.table_xattr)? {
+                return Ok(false);
             }
-        }
+            let key = params![signed(ino.0), TextOrBlob(name)];
+            kept.once(|| keeper.keep(txn, &sql.keep.xattr, key))?;
+            run(&sql.xattr_remove, key).map(|_| true)
+        };
+        write_in_any_order(txn, &sql.table_xattr, group.iter().copied(), write, clear)?;
     }
     Ok(())
 }

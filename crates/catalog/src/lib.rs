@@ -114,7 +114,8 @@ pub use temporal::{
     ColumnsStep, ExactRows, PastRows, RowsChange, RowsStep, StoreColumns, TemporalTable,
 };
 pub use types::changes::{
-    AttrMask, ChangeSet, CommitOutcome, Held, InodeChange, MapShare, Save, Sharing, XattrChange,
+    AttrMask, ChangeSet, CommitOutcome, DirentChange, Held, InodeChange, MapShare, Save, Sharing,
+    XattrChange,
 };
 pub use types::codec::dirent_order;
 pub use types::moment::{Moment, PastPin};

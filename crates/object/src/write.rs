@@ -27,7 +27,7 @@ pub(crate) mod splice;
 
 use crate::view::entries::EntryDelta;
 use crate::view::node::Node;
-use larder_catalog::{AttrMask, InodeChange, InodeRow, Save};
+use larder_catalog::{AttrMask, ChangeSet, DirentChange, InodeChange, InodeRow, Save, XattrChange};
 use larder_space::format::{Ino, Name, SessionId, StoreId};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU32, AtomicU64};
@@ -64,29 +64,25 @@ struct Pending {
     generation: u64,
     /// The names in it that are not committed.
     entries: Vec<(Name, Option<Ino>)>,
+    /// Its extended attributes that are not committed, and their values.
+    xattrs: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
 }
-
-/// A name of a directory, and where it leads after the operation.
-type AskedEntry = (StoreId, Ino, Name, Option<Ino>);
-
-/// An extended attribute of an inode, and its value after the operation.
-type AskedXattr = (StoreId, Ino, Vec<u8>, Option<Vec<u8>>);
 
 /// What the rules are asked about.
 #[derive(Default)]
 pub(crate) struct Asked {
     /// The rows of an operation, as they are after it.
     pub rows: Vec<(StoreId, InodeChange)>,
-    /// Those of them that wait for their commit already, as they were before it.
-    pub before: Vec<(StoreId, InodeChange)>,
+    /// What of all that waits for its commit already, as it was before it.
+    pub before: ChangeSet,
     /// The catalog may not know one of them.
     pub is_unknown: bool,
     /// What is saved.
     pub saves: Vec<Save>,
     /// The names that it changes.
-    pub entries: Vec<AskedEntry>,
+    pub entries: Vec<DirentChange>,
     /// The extended attributes that it changes.
-    pub xattrs: Vec<AskedXattr>,
+    pub xattrs: Vec<XattrChange>,
 }
 
 /// Who may know inodes that have no handle. Its locks are leaves: it is asked with an inode locked.

@@ -18,7 +18,7 @@ use crate::types::codec::{rows, signed};
 use crate::types::names::{StoreName, TABLE_SUFFIXES};
 use crate::types::sql_text::{Token, tokens};
 use crate::{Catalog, Writer};
-use larder_format::StoreId;
+use larder_format::{Ino, StoreId};
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior};
 use std::collections::{HashMap, HashSet};
 
@@ -102,16 +102,22 @@ impl Catalog {
             inodes: vec![(store, change.clone())],
             ..ChangeSet::default()
         };
-        self.try_rows(&ChangeSet::default(), &changes)
+        self.try_rows(&ChangeSet::default(), &ChangeSet::default(), &changes)
     }
 
-    /// Writes the inodes and names of `pending` and then those of `changes`, with its saves and
-    /// extended attributes, and takes all of it back: [`CatalogError::Constraint`] when the user's
-    /// rules refuse `changes`; what they refuse of `pending` is passed over. An
-    /// [`InodeChange::Update`] of an inode that is not there is a new one, and a removal of one is
-    /// nothing. In a transaction of its owner deferred foreign keys are not looked at: SQL may
+    /// Writes the inodes, names and extended attributes of `pending` and then those of `changes`,
+    /// with its saves, and takes all of it back: [`CatalogError::Constraint`] when the user's rules
+    /// refuse `changes`; what they refuse of `pending` is passed over. What both have is written as
+    /// `changes` has it; `before` has it as it was pending before, and inodes are written so first.
+    /// An [`InodeChange::Update`] of an inode that is not there is a new one, and a removal of one
+    /// is nothing. In a transaction of its owner deferred foreign keys are not looked at: SQL may
     /// still put them right. Takes the write lock for a moment; no sync.
-    pub fn try_rows(&self, pending: &ChangeSet, changes: &ChangeSet) -> Result<()> {
+    pub fn try_rows(
+        &self,
+        pending: &ChangeSet,
+        before: &ChangeSet,
+        changes: &ChangeSet,
+    ) -> Result<()> {
         let mut stores = self.stores_of(changes)?;
         stores.extend(self.stores_of(pending)?);
         let mut writer = crate::lock(&self.writer);
@@ -124,50 +130,12 @@ impl Catalog {
         let is_own = *stage == Stage::Idle;
         let mut tried = |step: &Connection| {
             guards.open(step)?;
-            let inodes = pending.inodes.iter().map(|row| {
-                Ok(as_there(step, &stores, row)?.map(|row| ChangeSet {
-                    inodes: vec![row],
-                    ..ChangeSet::default()
-                }))
-            });
-            let names = pending.dirents.iter().map(|entry| {
-                Ok(Some(ChangeSet {
-                    dirents: vec![entry.clone()],
-                    ..ChangeSet::default()
-                }))
-            });
-            for one in inodes.chain(names) {
-                let Some(one) = one? else { continue };
-                match as_step(step, |step| try_one(step, &stores, &one)) {
-                    Err(error) if !error.is_of_a_rule() => return Err(error),
-                    _ if step.is_autocommit() => return Ok(()), // Its rule rolled all of it back.
-                    _ => {}
-                }
-            }
-            let was_violated = has_deferred_violations(step)?;
-            let rows = (changes.inodes.iter()).map(|row| as_there(step, &stores, row));
-            let inodes: Vec<_> = rows
-                .collect::<Result<Vec<_>>>()?
-                .into_iter()
-                .flatten()
-                .collect();
-            let is_new = |(_, change): &_| matches!(change, InodeChange::Insert(_));
-            let present = ChangeSet {
-                has_revived: inodes.iter().any(is_new),
-                inodes,
-                saves: changes.saves.clone(),
-                dirents: changes.dirents.clone(),
-                xattrs: changes.xattrs.clone(),
-                ..ChangeSet::default()
+            let trial = Trial {
+                step,
+                stores: &stores,
+                is_own,
             };
-            try_one(step, &stores, &present)?;
-            match is_own && !was_violated && has_deferred_violations(step)? {
-                true => Err(CatalogError::Constraint {
-                    table: "the commit".into(),
-                    constraint: "FOREIGN KEY constraint failed".into(),
-                }),
-                false => Ok(()),
-            }
+            trial.run(pending, before, changes)
         };
         let outcome = match *stage {
             Stage::Idle => {
@@ -274,10 +242,136 @@ fn own_table() -> &'static str {
     made.split_once(';').map_or(made, |(table, _)| table)
 }
 
-fn try_one(step: &Connection, stores: &Stores, changes: &ChangeSet) -> Result<()> {
-    let trial = saves::Purpose::Trial;
-    apply_inodes(step, stores, changes, &Keeper::off(), trial)?;
-    apply_sides(step, stores, changes, &Keeper::off())
+/// Rows that are written to be taken back.
+struct Trial<'t> {
+    step: &'t Connection,
+    stores: &'t Stores,
+    /// The transaction is the catalog's own, and would end with these rows.
+    is_own: bool,
+}
+
+impl Trial<'_> {
+    fn run(&self, pending: &ChangeSet, before: &ChangeSet, changes: &ChangeSet) -> Result<()> {
+        let inodes_before = ChangeSet {
+            inodes: before.inodes.clone(),
+            ..ChangeSet::default()
+        };
+        let others = joined(beside(pending, changes), &inodes_before);
+        let refused = match as_step(self.step, |_| self.write(&others)) {
+            Ok(()) => return self.write_last(changes),
+            Err(error) if !error.is_of_a_rule() => return Err(error),
+            Err(_) if self.step.is_autocommit() => return Ok(()), // It rolled all of it back.
+            Err(error) => error,
+        };
+        // What refuses the others may be a value that only the changes take away.
+        let together = as_step(self.step, |_| {
+            self.write_last(&joined(beside(pending, changes), changes))
+        });
+        match together {
+            Ok(()) => return Ok(()),
+            Err(error) if !error.is_of_a_rule() => return Err(error),
+            Err(_) if self.step.is_autocommit() => return Ok(()),
+            Err(_) => {}
+        }
+        let were_accepted = match as_trial(self.step, |_| {
+            self.write(&joined(beside(pending, changes), before))
+        }) {
+            Ok(()) => true,
+            Err(error) if !error.is_of_a_rule() => return Err(error),
+            Err(_) if self.step.is_autocommit() => return Ok(()),
+            Err(_) => false,
+        };
+        for one in singly(&others) {
+            match as_step(self.step, |_| self.write(&one)) {
+                Err(error) if !error.is_of_a_rule() => return Err(error),
+                _ if self.step.is_autocommit() => return Ok(()),
+                _ => {}
+            }
+        }
+        self.write_last(changes)?;
+        match were_accepted {
+            true => Err(refused), // By what the changes leave.
+            false => Ok(()),
+        }
+    }
+
+    /// Writes what is asked about.
+    fn write_last(&self, changes: &ChangeSet) -> Result<()> {
+        let was_violated = has_deferred_violations(self.step)?;
+        self.write(changes)?;
+        match self.is_own && !was_violated && has_deferred_violations(self.step)? {
+            true => Err(CatalogError::Constraint {
+                table: "the commit".into(),
+                constraint: "FOREIGN KEY constraint failed".into(),
+            }),
+            false => Ok(()),
+        }
+    }
+
+    fn write(&self, changes: &ChangeSet) -> Result<()> {
+        let rows = (changes.inodes.iter()).map(|row| as_there(self.step, self.stores, row));
+        let rows = rows.collect::<Result<Vec<_>>>()?;
+        let inodes: Vec<_> = rows.into_iter().flatten().collect();
+        let is_new = |(_, change): &_| matches!(change, InodeChange::Insert(_));
+        let present = ChangeSet {
+            has_revived: inodes.iter().any(is_new),
+            inodes,
+            saves: changes.saves.clone(),
+            dirents: changes.dirents.clone(),
+            xattrs: changes.xattrs.clone(),
+            ..ChangeSet::default()
+        };
+        let trial = saves::Purpose::Trial;
+        apply_inodes(self.step, self.stores, &present, &Keeper::off(), trial)?;
+        apply_sides(self.step, self.stores, &present, &Keeper::off())
+    }
+}
+
+/// What is pending of rows that `changes` does not write.
+fn beside(pending: &ChangeSet, changes: &ChangeSet) -> ChangeSet {
+    fn id_of((store, change): &(StoreId, InodeChange)) -> (StoreId, Ino) {
+        (*store, ino_of(change))
+    }
+    let inodes: HashSet<_> = changes.inodes.iter().map(id_of).collect();
+    let names: HashSet<_> = (changes.dirents.iter())
+        .map(|(store, dir, name, _)| (*store, *dir, name))
+        .collect();
+    let xattrs: HashSet<_> = (changes.xattrs.iter())
+        .map(|(store, ino, name, _)| (*store, *ino, name))
+        .collect();
+    let mut others = pending.clone();
+    (others.inodes).retain(|row| !inodes.contains(&id_of(row)));
+    (others.dirents).retain(|(store, dir, name, _)| !names.contains(&(*store, *dir, name)));
+    (others.xattrs).retain(|(store, ino, name, _)| !xattrs.contains(&(*store, *ino, name)));
+    others
+}
+
+/// The rows of both, in the order of a commit.
+fn joined(mut others: ChangeSet, changes: &ChangeSet) -> ChangeSet {
+    others.inodes.extend_from_slice(&changes.inodes);
+    (others.inodes).sort_by_key(|(_, change)| matches!(change, InodeChange::Delete(_)));
+    others.dirents.extend_from_slice(&changes.dirents);
+    (others.dirents).sort_by_key(|(store, _, _, target)| (*store, target.is_some()));
+    others.xattrs.extend_from_slice(&changes.xattrs);
+    others.saves.clone_from(&changes.saves);
+    others
+}
+
+/// Each of these rows by itself.
+fn singly(changes: &ChangeSet) -> impl Iterator<Item = ChangeSet> {
+    let inodes = changes.inodes.iter().map(|row| ChangeSet {
+        inodes: vec![row.clone()],
+        ..ChangeSet::default()
+    });
+    let names = changes.dirents.iter().map(|entry| ChangeSet {
+        dirents: vec![entry.clone()],
+        ..ChangeSet::default()
+    });
+    let xattrs = changes.xattrs.iter().map(|xattr| ChangeSet {
+        xattrs: vec![xattr.clone()],
+        ..ChangeSet::default()
+    });
+    inodes.chain(names).chain(xattrs)
 }
 
 /// A change of an inode as one that fits what is there; `None`: there is nothing to remove.

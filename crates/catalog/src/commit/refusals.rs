@@ -169,16 +169,77 @@ impl<'p> Pass<'p> {
         changes: &ChangeSet,
         inodes: &[(StoreId, InodeChange)],
     ) -> Result<bool> {
-        for change in inodes {
-            let (id, one) = ((change.0, ino_of(&change.1)), std::slice::from_ref(change));
-            let is_through = self.attempt(id, |step, stores| {
-                apply_rows(step, stores, (changes, one), &Keeper::off())
-            })?;
-            if !is_through {
+        let parts = inodes.iter().map(|change| {
+            let part = ChangeSet {
+                has_revived: changes.has_revived,
+                inodes: vec![change.clone()],
+                ..ChangeSet::default()
+            };
+            ((change.0, ino_of(&change.1)), part)
+        });
+        self.apply_in_any_order(parts.collect(), |step, stores, part| {
+            apply_rows(step, stores, (part, &part.inodes), &Keeper::off())
+        })
+    }
+
+    /// Writes parts of a set as the commit would (`CONSTRAINT-7`): what a UNIQUE index refuses
+    /// waits for the others, and what still waits then is written together.
+    fn apply_in_any_order(
+        &mut self,
+        mut parts: Vec<(Id, ChangeSet)>,
+        write: impl Fn(&Connection, &Stores, &ChangeSet) -> Result<()>,
+    ) -> Result<bool> {
+        loop {
+            let count = parts.len();
+            let mut waiting = Vec::new();
+            for (id, part) in parts {
+                match self.attempt(id, |step, stores| write(step, stores, &part))? {
+                    None => {}
+                    Some(error) if error.is_of_unique_index() && !self.txn.is_autocommit() => {
+                        waiting.push((id, part, error));
+                    }
+                    Some(error) => {
+                        if !self.refuse_by(id, error) {
+                            return Ok(false);
+                        }
+                    }
+                }
+            }
+            let is_stuck = waiting.len() == count;
+            let mut waiting = waiting.into_iter();
+            let Some((id, part, error)) = waiting.next() else {
+                return Ok(true);
+            };
+            let (mut all, mut left) = (part.clone(), Vec::new());
+            for (id, part, _) in waiting {
+                all.inodes.extend_from_slice(&part.inodes);
+                all.dirents.extend_from_slice(&part.dirents);
+                all.contents.extend_from_slice(&part.contents);
+                all.map_cuts.extend_from_slice(&part.map_cuts);
+                all.map_pages.extend_from_slice(&part.map_pages);
+                all.xattrs.extend_from_slice(&part.xattrs);
+                left.push((id, part));
+            }
+            if !is_stuck {
+                left.insert(0, (id, part));
+            } else if (self.attempt(id, |step, stores| write(step, stores, &all))?).is_none() {
+                return Ok(true);
+            } else if !self.refuse_by(id, error) {
                 return Ok(false);
             }
+            parts = left;
         }
-        Ok(true)
+    }
+
+    /// `false`: the transaction is over with it.
+    fn refuse_by(&mut self, id: Id, error: CatalogError) -> bool {
+        let table = &self.stores[&id.0].table;
+        let (table, constraint) = match error {
+            CatalogError::Constraint { table, constraint } => (table, constraint),
+            other => (table.clone(), other.to_string()),
+        };
+        self.refuse(id, table, constraint);
+        !self.txn.is_autocommit()
     }
 
     /// A save is refused with the inode that goes, or if it stays with the new one: all that led to
@@ -210,19 +271,21 @@ impl<'p> Pass<'p> {
                 None => false,
             };
             let one = alone(std::slice::from_ref(save), &[], &[from, to]);
-            let is_through = self.attempt(if goes { from } else { to }, |step, stores| {
+            let id = if goes { from } else { to };
+            let refused = self.attempt(id, |step, stores| {
                 saves::apply(step, stores, &one, &Keeper::off(), purpose)
             })?;
-            if !is_through {
+            if refused.is_some_and(|error| !self.refuse_by(id, error)) {
                 return Ok(false);
             }
         }
         for file_id in &changes.file_ids {
             let one = alone(&[], std::slice::from_ref(file_id), &[]);
-            let is_through = self.attempt((file_id.0, file_id.1), |step, stores| {
+            let id = (file_id.0, file_id.1);
+            let refused = self.attempt(id, |step, stores| {
                 saves::apply(step, stores, &one, &Keeper::off(), purpose)
             })?;
-            if !is_through {
+            if refused.is_some_and(|error| !self.refuse_by(id, error)) {
                 return Ok(false);
             }
         }
@@ -267,16 +330,11 @@ impl<'p> Pass<'p> {
             let of = others.entry((xattr.0, xattr.1)).or_default();
             of.xattrs.push(xattr.clone());
         }
-        for (id, side) in sides.into_iter().chain(others) {
+        sides.extend(others);
+        self.apply_in_any_order(sides, |step, stores, side| {
             // A page that is shared is written as one of its own, as the rules see it.
-            let is_through = self.attempt(id, |step, stores| {
-                apply_sides(step, stores, &side, &Keeper::off())
-            })?;
-            if !is_through {
-                return Ok(false);
-            }
-        }
-        Ok(true)
+            apply_sides(step, stores, side, &Keeper::off())
+        })
     }
 
     /// Where a name leads, as far as the rows are written.
@@ -292,27 +350,19 @@ impl<'p> Pass<'p> {
             .map(|found| found.map(Ino))
     }
 
-    /// Writes something of an inode; `false` if the transaction is over with it.
+    /// Writes something of an inode; the error, if a rule refuses it.
     fn attempt(
         &mut self,
         id: Id,
         write: impl FnOnce(&Connection, &Stores) -> Result<()>,
-    ) -> Result<bool> {
+    ) -> Result<Option<CatalogError>> {
         if self.refused.contains(&id) {
-            return Ok(true);
+            return Ok(None);
         }
         let outcome = as_step(self.txn, |step| write(step, self.stores));
         match outcome.map_err(|error| self.guards.explain(error)) {
             Ok(()) => {}
-            Err(error) if error.is_of_a_rule() => {
-                let table = &self.stores[&id.0].table;
-                let (table, constraint) = match error {
-                    CatalogError::Constraint { table, constraint } => (table, constraint),
-                    other => (table.clone(), other.to_string()),
-                };
-                self.refuse(id, table, constraint);
-                return Ok(!self.txn.is_autocommit());
-            }
+            Err(error) if error.is_of_a_rule() => return Ok(Some(error)),
             Err(error) => return Err(error),
         }
         match (has_deferred_violations(self.txn)?, self.violating) {
@@ -320,7 +370,7 @@ impl<'p> Pass<'p> {
             (false, Some(_)) => self.violating = None,
             _ => {}
         }
-        Ok(true)
+        Ok(None)
     }
 }
 

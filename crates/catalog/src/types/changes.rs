@@ -99,6 +99,9 @@ pub struct Save {
     pub is_forced: bool,
 }
 
+/// `(store, parent, name, what it leads to)`.
+pub type DirentChange = (StoreId, Ino, Name, Option<Ino>);
+
 /// `(store, ino, attribute name, value)`.
 pub type XattrChange = (StoreId, Ino, Vec<u8>, Option<Vec<u8>>);
 
@@ -116,7 +119,7 @@ pub struct ChangeSet {
     /// Directory entries: `(store, parent, name, Some(ino))` sets, `None` removes. Each
     /// `(store, parent, name)` appears at most once. Store by store, and what is removed first: of
     /// an inode that moves, a user's UNIQUE index lets one name be.
-    pub dirents: Vec<(StoreId, Ino, Name, Option<Ino>)>,
+    pub dirents: Vec<DirentChange>,
     /// Inline content and link targets; `None` removes the row.
     pub contents: Vec<(StoreId, Ino, Option<ContentRow>)>,
     /// Drops all map pages with index ≥ the given one (truncation of large files),

@@ -7,6 +7,7 @@ mod common;
 mod constraints;
 mod constraints_late;
 mod constraints_model;
+mod constraints_unique;
 mod constraints_world;
 mod content_faults;
 mod everything_race;

@@ -199,17 +199,26 @@ impl<'e> WriteGuard<'e> {
             asked.is_unknown |= !is_gone && (state.is_fresh || state.is_committing);
             if before.in_group || state.is_committing || state.is_fresh {
                 let row = InodeChange::Update(before.row.clone(), before.mask);
-                asked.before.push((store, row));
+                asked.before.inodes.push((store, row));
             }
         }
         for step in &undo.steps {
             match step {
-                Undo::Entry { dir, name, .. } if self.engine.is_constrained(dir.store) => {
+                Undo::Entry {
+                    dir, name, before, ..
+                } if self.engine.is_constrained(dir.store) => {
+                    if let Some(before) = before {
+                        let target = before.target.map(|(ino, _)| ino);
+                        let entry = (dir.store, dir.ino, name.clone(), target);
+                        asked.before.dirents.push(entry);
+                    }
                     let target = dir.lock().entries.get(name).and_then(|delta| delta.target);
                     let entry = (dir.store, dir.ino, name.clone(), target.map(|(ino, _)| ino));
                     asked.entries.push(entry);
                 }
-                Undo::Xattr { node, name, .. } if self.engine.is_constrained(node.store) => {
+                Undo::Xattr { node, name, before } if self.engine.is_constrained(node.store) => {
+                    let value = (node.store, node.ino, name.clone(), before.clone());
+                    asked.before.xattrs.push(value);
                     let state = node.lock();
                     let value = state.xattrs.as_ref().and_then(|all| all.get(name)).cloned();
                     (asked.xattrs).push((node.store, node.ino, name.clone(), value));

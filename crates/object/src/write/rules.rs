@@ -19,9 +19,9 @@
 
 use crate::engine::{Engine, lock};
 use crate::view::node::{Node, NodeState};
-use crate::write::{Asked, AskedEntry, Pending, RowEdit, Rules};
+use crate::write::{Asked, Pending, RowEdit, Rules};
 use crate::{Error, ErrorKind, Result};
-use larder_catalog::{CatalogError, ChangeSet, InodeChange};
+use larder_catalog::{CatalogError, ChangeSet, DirentChange, InodeChange};
 use larder_space::format::{Ino, Name, StoreId};
 use std::collections::HashSet;
 use std::sync::PoisonError;
@@ -44,15 +44,25 @@ impl Rules {
             pending.remove(&id);
             return;
         }
-        let before = pending.get(&id).map(|one| one.mask).unwrap_or_default();
+        let before = pending.remove(&id);
+        let mask = before.as_ref().map(|one| one.mask).unwrap_or_default();
+        // Those that a commit takes along are pending until it is done.
+        let mut xattrs = before.map(|one| one.xattrs).unwrap_or_default();
+        xattrs.extend(state.xattrs_dirty.iter().map(|name| (name.clone(), None)));
+        if let Some(values) = &state.xattrs {
+            for (name, value) in &mut xattrs {
+                *value = values.get(name).cloned();
+            }
+        }
         let one = Pending {
             row: state.row.clone(),
-            mask: state.mask | before,
+            mask: state.mask | mask,
             is_deleted: state.is_deleted,
             generation: state.generation,
             entries: (state.entries.iter())
                 .map(|(name, delta)| (name.clone(), delta.target.map(|(ino, _)| ino)))
                 .collect(),
+            xattrs,
         };
         pending.insert(id, one);
     }
@@ -95,6 +105,12 @@ impl Rules {
             names.map(move |(name, target)| (store, dir, name.clone(), *target))
         });
         let dirents = gone_first(names.collect());
+        let xattrs = (pending.iter()).filter(|(_, one)| !one.is_deleted);
+        let xattrs = xattrs.flat_map(|(&(store, ino), one)| {
+            let values = one.xattrs.iter();
+            values.map(move |(name, value)| (store, ino, name.clone(), value.clone()))
+        });
+        let xattrs = xattrs.collect();
         let (gone, made): (Vec<_>, Vec<_>) = pending.iter().partition(|(_, one)| one.is_deleted);
         let made = made
             .into_iter()
@@ -105,6 +121,7 @@ impl Rules {
         ChangeSet {
             inodes: made.chain(gone).collect(),
             dirents,
+            xattrs,
             ..ChangeSet::default()
         }
     }
@@ -150,21 +167,26 @@ impl Engine {
             xattrs: asked.xattrs,
             ..ChangeSet::default()
         };
-        let mut pending = self.rules.rows();
-        let ids: HashSet<(StoreId, Ino)> = changes.inodes.iter().map(id_of).collect();
-        pending.inodes.retain(|row| !ids.contains(&id_of(row)));
-        let names: HashSet<_> = (changes.dirents.iter())
-            .map(|(store, dir, name, _)| (*store, *dir, name))
-            .collect();
-        (pending.dirents).retain(|(store, dir, name, _)| !names.contains(&(*store, *dir, name)));
+        let pending = self.rules.rows();
+        let ask = |before: &ChangeSet| {
+            let tried = self.catalog.try_rows(&pending, before, &changes);
+            tried.map_err(|error| self.refused_by_rule(error, &changes, &pending))
+        };
+        // What a name or an attribute was before its first change in the operation.
+        let mut before = asked.before;
+        let mut known = HashSet::new();
+        (before.dirents).retain(|(store, dir, name, _)| known.insert((*store, *dir, name.clone())));
+        before.dirents = gone_first(before.dirents);
+        let mut known = HashSet::new();
+        (before.xattrs).retain(|(store, ino, name, _)| known.insert((*store, *ino, name.clone())));
         if asked.is_unknown {
             // The commit will make it in one step, as it is then.
-            let tried = self.catalog.try_rows(&pending, &changes);
-            tried.map_err(|error| self.refused_by_rule(error, &changes, &pending))?;
+            ask(&ChangeSet {
+                inodes: Vec::new(),
+                ..before.clone()
+            })?;
         }
-        pending.inodes.extend(asked.before);
-        let tried = self.catalog.try_rows(&pending, &changes);
-        tried.map_err(|error| self.refused_by_rule(error, &changes, &pending))
+        ask(&before)
     }
 
     /// Asks the rules about a change of content after which a file has `size_bytes`, and the
@@ -193,16 +215,14 @@ impl Engine {
             (with.edit)(&mut row, now_ns);
             mask = mask | with.mask;
         }
-        let before = match state.in_group || state.is_committing || state.is_fresh {
-            true => Some((
-                node.store,
-                InodeChange::Update(state.row.clone(), state.mask),
-            )),
-            false => None,
-        };
+        let mut before = ChangeSet::default();
+        if state.in_group || state.is_committing || state.is_fresh {
+            let row = InodeChange::Update(state.row.clone(), state.mask);
+            before.inodes.push((node.store, row));
+        }
         self.ask_rules(Asked {
             rows: vec![(node.store, InodeChange::Update(row, mask))],
-            before: before.into_iter().collect(),
+            before,
             is_unknown: state.is_fresh || state.is_committing,
             ..Asked::default()
         })
@@ -267,7 +287,7 @@ impl Engine {
 }
 
 /// Names in the order in which a commit writes them.
-fn gone_first(mut entries: Vec<AskedEntry>) -> Vec<AskedEntry> {
+fn gone_first(mut entries: Vec<DirentChange>) -> Vec<DirentChange> {
     entries.sort_by_key(|(store, _, _, target)| (*store, target.is_some()));
     entries
 }

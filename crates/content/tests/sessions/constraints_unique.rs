@@ -1,0 +1,291 @@
+//! UNIQUE indexes of users over names and extended attributes: they refuse what would be there
+//! twice, whatever order the changes of a commit are written in (`CONSTRAINT-7`).
+
+use super::constraints::open_quiet;
+use super::constraints_world::{Operation, World, shown};
+use crate::common::others::plain;
+use crate::common::{assert_clean, create, name, put, scratch};
+use larder::*;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+const ROOT: NodeId = NodeId::ROOT;
+
+/// An index, and what of a name it lets be there once.
+type Rule = (&'static str, fn(u64, &str, u64) -> String);
+
+const RULES: [Rule; 4] = [
+    (
+        "CREATE UNIQUE INDEX one_name ON main_dirent (ino)",
+        |_, _, ino| ino.to_string(),
+    ),
+    (
+        "CREATE UNIQUE INDEX one_everywhere ON main_dirent (name)",
+        |_, name, _| name.to_owned(),
+    ),
+    (
+        "CREATE UNIQUE INDEX \"no case.\" ON main_dirent (parent, lower(CAST(name AS TEXT)))",
+        |dir, name, _| format!("{dir}/{}", name.to_lowercase()),
+    ),
+    (
+        "CREATE UNIQUE INDEX by_letter ON main_dirent (substr(name, 1, 1), ino % 2)",
+        |_, name, ino| format!("{} {}", &name[..1], ino % 2),
+    ),
+];
+
+fn is_accepted(world: &World, rules: &[&Rule]) -> bool {
+    rules.iter().all(|(_, key)| {
+        let names = world.names.iter();
+        let keys: BTreeSet<String> = names
+            .map(|((dir, name), ino)| key(*dir, name, *ino))
+            .collect();
+        keys.len() == world.names.len()
+    })
+}
+
+struct Random(u64);
+
+impl Random {
+    fn of(seed: u64) -> Random {
+        Random(0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(seed))
+    }
+
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) % end
+    }
+
+    fn operation(&mut self, world: &World) -> Operation {
+        let mut directories = vec![1];
+        let found = world.inodes.iter().filter(|(_, inode)| inode.is_directory);
+        directories.extend(found.map(|(ino, _)| *ino));
+        let mut dir = || directories[self.below(directories.len() as u64) as usize];
+        let (one, other) = (dir(), dir());
+        let texts = ["a", "A", "b", "B", "c", "ca", "cb", "d"];
+        // Most often a name that is there.
+        let names: Vec<_> = world.names.keys().cloned().collect();
+        let mut at = |dir: u64| match (names.is_empty(), self.below(4)) {
+            (true, _) | (_, 0) => (dir, texts[self.below(8) as usize].to_owned()),
+            _ => names[self.below(names.len() as u64) as usize].clone(),
+        };
+        let ((from, text), (to, new)) = (at(one), at(other));
+        let free = texts[self.below(8) as usize].to_owned();
+        match self.below(12) {
+            0 | 1 => Operation::Make(one, free, false),
+            2 => Operation::Make(one, free, true),
+            3 => Operation::Remove(from, text),
+            4 => Operation::Link(world.at(from, &text).unwrap_or(1), to, free),
+            5..=7 => Operation::Exchange(from, text, to, new),
+            8 | 9 => Operation::Rename(from, text, other, free),
+            _ => Operation::Rename(from, text, to, new),
+        }
+    }
+}
+
+fn assert_nothing_refused(dir: &Path, context: &str) {
+    let refused = list_refused(&dir.join("t.larder")).unwrap();
+    assert!(refused.is_empty(), "{context}: {refused:?}");
+}
+
+#[test]
+fn a_unique_index_over_names_refuses_what_would_be_there_twice_and_nothing_else() {
+    compare_names(1..=15, 25);
+}
+
+#[test]
+#[ignore = "minutes; cargo xtask soak"]
+fn unique_indexes_over_names_in_many_worlds() {
+    compare_names(100..=399, 60);
+}
+
+fn compare_names(seeds: std::ops::RangeInclusive<u64>, rounds: u64) {
+    let (mut accepted, mut refused) = (0, 0);
+    for seed in seeds {
+        let of_seed = (RULES.iter().enumerate()).filter(|(bit, _)| (seed % 15 + 1) >> bit & 1 == 1);
+        let rules: Vec<&Rule> = of_seed.map(|(_, rule)| rule).collect();
+        let dir = scratch();
+        create(dir.path(), None).close().unwrap();
+        for (sql, _) in &rules {
+            plain(dir.path(), sql);
+        }
+        let mut db = open_quiet(dir.path());
+        let (mut random, mut world) = (Random::of(seed), World::default());
+        for round in 0..rounds {
+            for _ in 0..1 + random.below(12) {
+                let operation = random.operation(&world);
+                let mut tried = world.clone();
+                let outcome = operation.run(&db);
+                let context = format!("seed {seed}, round {round}: {operation:?}: {outcome:?}");
+                // Of what is not made the number is not known, and the last index asks for it.
+                let made = outcome
+                    .as_ref()
+                    .map_or(vec![0, u64::MAX], |made| vec![*made]);
+                let after = made.iter().map(|made| {
+                    tried = world.clone();
+                    let is_done = tried.run(&operation, *made).is_some();
+                    is_done.then(|| is_accepted(&tried, &rules))
+                });
+                let after: Option<Vec<bool>> = after.collect();
+                match (after, &outcome) {
+                    (Some(accepts), Ok(_)) => {
+                        assert!(accepts[0], "CONSTRAINT-7: {context}");
+                        world = tried;
+                        accepted += 1;
+                    }
+                    (Some(accepts), Err(error)) => {
+                        assert!(accepts.contains(&false), "CONSTRAINT-7: {context}");
+                        assert_eq!(error.kind(), ErrorKind::NotPermitted, "{context}");
+                        refused += 1;
+                    }
+                    (None, _) => assert!(
+                        outcome.is_err()
+                            || matches!(operation, Operation::Rename(..) | Operation::Exchange(..)),
+                        "{context}"
+                    ),
+                }
+            }
+            db.sync().unwrap();
+            let context = format!("seed {seed}, round {round}");
+            assert_nothing_refused(dir.path(), &context);
+            assert!(shown(&db) == world, "{context}");
+            if round % 8 == 7 {
+                db.close().unwrap();
+                db = open_quiet(dir.path());
+                assert_clean(&db);
+                assert!(shown(&db) == world, "{context}, opened again");
+            }
+        }
+        db.close().unwrap();
+    }
+    eprintln!("{accepted} operations accepted, {refused} refused");
+    assert!(accepted > 100 && refused > 20, "{accepted}, {refused}");
+}
+
+#[test]
+fn a_unique_index_over_attributes_refuses_what_would_be_there_twice_and_nothing_else() {
+    let rule = "CREATE UNIQUE INDEX one_id ON main_xattr (value) WHERE name = 'user.id'";
+    for seed in 1..=6 {
+        let dir = scratch();
+        create(dir.path(), None).close().unwrap();
+        plain(dir.path(), rule);
+        let db = open_quiet(dir.path());
+        let files: Vec<NodeId> = (0..4)
+            .map(|at| put(&db, ROOT, &format!("f{at}"), b"x"))
+            .collect();
+        let mut random = Random::of(seed);
+        let mut ids: BTreeMap<usize, u8> = BTreeMap::new();
+        for round in 0..40 {
+            for _ in 0..1 + random.below(8) {
+                let (at, id) = (random.below(4) as usize, b'0' + random.below(5) as u8);
+                let context = format!("seed {seed}, round {round}: f{at} {}", id as char);
+                if random.below(3) == 0 {
+                    let removed = db.attributes().remove(files[at], b"user.id");
+                    assert_eq!(removed.is_ok(), ids.remove(&at).is_some(), "{context}");
+                    continue;
+                }
+                let set = db
+                    .attributes()
+                    .set(files[at], b"user.id", &[id], XattrMode::Set);
+                let is_taken = ids.iter().any(|(other, of)| *other != at && *of == id);
+                match (is_taken, set) {
+                    (true, Err(error)) => {
+                        assert_eq!(error.kind(), ErrorKind::NotPermitted, "{context}");
+                    }
+                    (false, Ok(())) => drop(ids.insert(at, id)),
+                    (_, outcome) => panic!("CONSTRAINT-7: {context}: {outcome:?}, {ids:?}"),
+                }
+            }
+            db.sync().unwrap();
+            assert_nothing_refused(dir.path(), &format!("seed {seed}, round {round}"));
+        }
+        db.close().unwrap();
+        let db = open_quiet(dir.path());
+        for (at, file) in files.iter().enumerate() {
+            let id = db.attributes().get(*file, b"user.id").ok();
+            assert_eq!(id, ids.get(&at).map(|id| vec![*id]), "seed {seed}: f{at}");
+        }
+        assert_clean(&db);
+        db.close().unwrap();
+    }
+}
+
+/// What is exchanged has its past, and is refused where it would take rows of the user's along.
+#[test]
+fn an_exchange_under_a_unique_index_keeps_the_past_and_the_users_rows() {
+    let dir = scratch();
+    let db = create(dir.path(), None);
+    let (one, other) = (put(&db, ROOT, "x", b"one"), put(&db, ROOT, "y", b"other"));
+    db.sync().unwrap();
+    db.snapshots().create("before").unwrap();
+    db.close().unwrap();
+    plain(
+        dir.path(),
+        "CREATE UNIQUE INDEX one_name ON main_dirent (ino)",
+    );
+    let exchange = |db: &Database| {
+        let nodes = db.nodes();
+        nodes.rename(ROOT, &name("x"), ROOT, &name("y"), RenameMode::Exchange)
+    };
+    let at = |db: &Database, path: &[u8]| db.nodes().resolve(path, false).unwrap().node;
+    let db = open_quiet(dir.path());
+    exchange(&db).unwrap();
+    db.sync().unwrap();
+    assert_eq!((at(&db, b"/x"), at(&db, b"/y")), (other, one));
+    let stores = db.stores();
+    stores
+        .create("audit", "asof=before", Some("/before"), None)
+        .unwrap();
+    assert_eq!(db.files().read(b"/before/x").unwrap(), b"one", "HISTORY-1");
+    assert_eq!(db.files().read(b"/x").unwrap(), b"other");
+    db.close().unwrap();
+    plain(
+        dir.path(),
+        "CREATE TABLE label (parent INT, name TEXT, FOREIGN KEY (parent, name) \
+           REFERENCES main_dirent (parent, name) ON DELETE CASCADE); \
+         INSERT INTO label SELECT parent, name FROM main_dirent WHERE name = 'x'",
+    );
+    let db = open_quiet(dir.path());
+    let error = exchange(&db).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotPermitted, "{error}");
+    db.sync().unwrap();
+    assert_eq!((at(&db, b"/x"), at(&db, b"/y")), (other, one));
+    assert_clean(&db);
+    db.close().unwrap();
+    // Refuses, were the row gone.
+    plain(
+        dir.path(),
+        "CREATE TABLE proof (n INT CHECK (n = 1)); INSERT INTO proof SELECT count(*) FROM label",
+    );
+}
+
+/// A rule that comes late takes out what is there twice by it, not what only changed places.
+#[test]
+fn a_unique_index_that_comes_late_takes_out_what_is_there_twice() {
+    let dir = scratch();
+    let db = create(dir.path(), None);
+    let (x, y) = (put(&db, ROOT, "x", b"x"), put(&db, ROOT, "y", b"y"));
+    let twice = put(&db, ROOT, "twice", b"twice");
+    db.sync().unwrap();
+    db.close().unwrap();
+    let db = open_quiet(dir.path());
+    let rename =
+        |from: &str, to: &str, mode| db.nodes().rename(ROOT, &name(from), ROOT, &name(to), mode);
+    rename("x", "y", RenameMode::Exchange).unwrap();
+    db.nodes().link(twice, ROOT, &name("again")).unwrap();
+    put(&db, ROOT, "b", b"b");
+    plain(dir.path(), "CREATE UNIQUE INDEX late ON main_dirent (ino)");
+    rename("b", "z", RenameMode::Replace).unwrap();
+    db.sync().unwrap();
+    let at = |path: &[u8]| db.nodes().resolve(path, false).map(|found| found.node);
+    assert_eq!((at(b"/x").unwrap(), at(b"/y").unwrap()), (y, x));
+    at(b"/z").unwrap();
+    assert_eq!(at(b"/twice").unwrap(), twice);
+    assert_eq!(at(b"/again").unwrap_err().kind(), ErrorKind::NotFound);
+    let refused = list_refused(&dir.path().join("t.larder")).unwrap();
+    assert_eq!(refused.len(), 1, "{refused:?}");
+    assert_clean(&db);
+    let told = db.close().unwrap_err();
+    assert!(told.to_string().contains("refused 1"), "{told}");
+}
