@@ -16,8 +16,8 @@ use crate::commit::unique_order::{Kept, may_come_back, write_in_any_order};
 use crate::conn::meta::{add_meta, next_commit_seq};
 use crate::error::{At, CatalogError, Result, ignored, require_row};
 use crate::feed;
-use crate::history::steps::STEP_ROWS;
-use crate::history::store_retention;
+use crate::history::retention;
+use crate::history::retention::steps::STEP_ROWS;
 use crate::history::{self, Keeper};
 use crate::schema::statements::{StoreSql, Stores, insert_inode};
 use crate::space::extents::{self, AgChanges};
@@ -65,7 +65,7 @@ impl Catalog {
             let turned = holders::apply(txn, seq, &changes.shared, &retired)?;
             let dropped = holders::drop_live(txn, seq, &dropped)?;
             let step = match &changes.reclaim_horizon {
-                Some(wished) => Some(store_retention::reclaim(txn, wished, STEP_ROWS)?),
+                Some(wished) => Some(retention::stores::reclaim(txn, wished, STEP_ROWS)?),
                 None => None,
             };
             let has_more = step.as_ref().is_some_and(|step| step.has_more);

@@ -28,7 +28,7 @@
 //!   again. So the old place is needed by nobody but those who read it now. *Guard*: the rows are
 //!   written by M itself; the old place is reclaimed only behind the pins of all sessions.
 //!
-//! Stores may keep history for different times: their invariants are those of `store_retention`.
+//! Stores may keep history for different times: their invariants are those of `retention/stores`.
 //! Redo rows whose targets hold the same content once they are applied need no copy
 //! (`ChangeSet::redo_applied`), unless they hide older ones that are in the history: a state
 //! that has those needs these as well. A transaction of several steps has one moment, its end:
@@ -39,14 +39,11 @@
 //! One row per superseded row, and one per commit. A new file supersedes nothing but the times of
 //! its directory.
 
-pub(crate) mod horizon;
 mod look;
 pub(crate) mod pre_images;
 pub(crate) mod retention;
 pub(crate) mod seals;
 pub(crate) mod snapshot_stores;
-pub(crate) mod steps;
-pub(crate) mod store_retention;
 pub(crate) mod versions;
 
 use crate::authors::Author;

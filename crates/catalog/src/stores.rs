@@ -4,8 +4,8 @@ use crate::commit::redo_rows;
 use crate::conn::meta::{add_meta, find_meta, has_stores, next_commit_seq};
 use crate::error::{At, CatalogError, Result};
 use crate::history::retention;
+use crate::history::retention::stores;
 use crate::history::snapshot_stores;
-use crate::history::store_retention;
 use crate::schema::statements::StoreSql;
 use crate::schema::statements::insert_inode;
 use crate::space::holders;
@@ -184,7 +184,7 @@ impl Catalog {
                     .at(table)?;
             }
             redo_rows::delete_store(txn, store)?;
-            store_retention::forget_store(txn, store)?;
+            stores::forget_store(txn, store)?;
             retention::forget_store(txn, store, now_ns)?;
             history::forget_store(txn, store)?;
             txn.execute("DELETE FROM larder_store WHERE id = ?1", [store.0])

@@ -29,7 +29,7 @@
 
 mod active;
 mod columns;
-mod past;
+mod row_states;
 mod shape;
 mod tables;
 pub(crate) mod tracking;
@@ -51,7 +51,7 @@ pub use columns::{ColumnsStep, StoreColumns};
 pub(crate) use columns::{
     ColumnsText, find_kept, forget_table, keep_absent, keep_changed, keep_deleted,
 };
-pub use past::{ExactRows, PastRows, RowsChange, RowsStep};
+pub use row_states::{ExactRows, PastRows, RowsChange, RowsStep};
 
 /// A temporal table.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -37,8 +37,8 @@ mod dirents;
 mod files;
 mod findings;
 mod merge;
-mod past;
 mod rows;
+mod superseded;
 
 pub use findings::Conflict;
 pub use merge::Merged;

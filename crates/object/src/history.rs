@@ -5,15 +5,13 @@
 //! up to which it lets history go. An *as-of view* shows a moment of the past.
 //!
 //! # Invariants
-//! `TIME-1` to `TIME-9` in `retention_horizon`, `prune` and `retention`, `PAST-n` in `as_of`,
+//! `TIME-1` to `TIME-9` in `retention`, `PAST-n` in `as_of`,
 //! `ROLLBACK-1` in `rollback`.
 
 pub(crate) mod as_of;
 pub(crate) mod attribution;
 pub(crate) mod feed;
-pub(crate) mod prune;
 pub(crate) mod retention;
-pub(crate) mod retention_horizon;
 pub(crate) mod rollback;
 pub(crate) mod seals;
 pub(crate) mod versions;

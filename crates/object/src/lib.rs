@@ -47,7 +47,7 @@ pub use engine::tuning::gather_bytes_default;
 pub use error::{Error, ErrorKind, Result};
 pub use history::as_of::AsOf;
 pub use history::attribution::act_for;
-pub use history::prune::{
+pub use history::retention::prune::{
     HistoryReport, PruneCut, PruneOptions, PruneReport, StoreHistory, StoreRetention,
 };
 pub use host::process_owner;

@@ -16,12 +16,16 @@
 //! last one ends it: meanwhile the longest retention is [`KEPT_NS_MIN`], and the default 0, so that
 //! commits keep what snapshots show and nothing else lasts.
 
+pub(crate) mod horizon;
+pub(crate) mod steps;
+pub(crate) mod stores;
+
 use crate::Catalog;
 use crate::conn::meta::{
     KEPT_NS_MIN, find_meta, is_guaranteed, next_commit_seq, of_store, of_stores,
 };
 use crate::error::{At, CatalogError, Result};
-use crate::history::store_retention::owners;
+use crate::history::retention::stores::owners;
 use crate::history::{BEGINS, GIVEN_UP, given_up, history_begins, search_moments};
 use crate::space::holders::{find_sharing, mark_sharing};
 use crate::types::codec::{rows, signed, unsigned};

@@ -2,7 +2,7 @@
 
 use super::active::{TABLE, active, end};
 use super::columns::StoreColumns;
-use super::past::PastRows;
+use super::row_states::PastRows;
 use super::{Kept, TemporalTable, begin, find_table, past_rows};
 use crate::Catalog;
 use crate::conn::meta::find_meta;

@@ -9,8 +9,8 @@
 use super::end;
 use super::files::Files;
 use super::findings::{Conflict, Findings};
-use super::past;
 use super::rows::{merge_table, shadow_conflict};
+use super::superseded;
 use crate::conn::confine::Use;
 use crate::conn::connect::{configure, connect};
 use crate::conn::meta::{add_meta, next_commit_seq, set_guard_switch};
@@ -150,9 +150,9 @@ fn apply(txn: &Connection, keeper: &Keeper, findings: &mut Findings) -> Result<(
         of_stores.extend(names);
         if is_touched {
             let mut files = Files::new(txn, StoreId(*id), name, mount, &tables, &grants, keeper)?;
-            past::keep(txn, keeper, StoreId(*id), name, &tables)?;
+            superseded::keep(txn, keeper, StoreId(*id), name, &tables)?;
             files.merge(findings)?;
-            past::mark(txn, seq, StoreId(*id), name, &tables)?;
+            superseded::mark(txn, seq, StoreId(*id), name, &tables)?;
         }
     }
     for tracked in &all {

@@ -6,6 +6,9 @@
 //!   loses. A store whose retention is guaranteed gives up nothing early. *Guard*: each store has a
 //!   cut of its own in the catalog's `RetentionHorizons`, and reclaim goes by them (`HISTORY-7`).
 
+pub(crate) mod horizon;
+pub(crate) mod prune;
+
 use crate::engine::{Engine, lock};
 use crate::history::as_of::AsOf;
 use crate::view::View;

@@ -18,7 +18,7 @@
 
 use crate::Result;
 use crate::engine::{Engine, lock};
-use crate::history::retention_horizon::GROWN_BLOCKS_MIN;
+use crate::history::retention::horizon::GROWN_BLOCKS_MIN;
 use crate::space::compact::give_back;
 use crate::space::host_reserve::RESERVE_LOG_BYTES;
 use larder_segment::{Segment, SegmentError};

@@ -49,7 +49,7 @@ use larder_space::format::{CommitSeq, Extent, FileKind, Ino, StoreId};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-mod past;
+mod revive;
 
 /// Mapped blocks that are shared in one step at most (1 GiB).
 const STEP_BLOCKS: u64 = (1 << 30) / BLOCK_BYTES;

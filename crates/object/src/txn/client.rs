@@ -21,7 +21,7 @@
 //!   it would make its own snapshot old.
 
 use crate::engine::{Engine, lock};
-use crate::history::retention_horizon::{EXPIRY_DIVISOR, GROWN_BLOCKS_MIN};
+use crate::history::retention::horizon::{EXPIRY_DIVISOR, GROWN_BLOCKS_MIN};
 use crate::session::writer_lock::WriterLock;
 use crate::{Error, ErrorKind, Result};
 use larder_catalog::{

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::history::Keeper;
-use crate::history::steps::STEP_ROWS;
+use crate::history::retention::steps::STEP_ROWS;
 use crate::open::tests::INIT;
 use crate::space::holders::mark_sharing;
 use crate::{CatalogOptions, DatabaseInit};

@@ -217,7 +217,7 @@ pub(crate) fn reclaim_part(txn: &Connection, seq: CommitSeq, rows_max: u64) -> R
 mod tests {
     use super::*;
     use crate::history::history_begins;
-    use crate::history::store_retention::reclaim;
+    use crate::history::retention::stores::reclaim;
     use crate::open::tests::INIT;
     use crate::types::retention_horizons::RetentionHorizons;
     use crate::{Catalog, CatalogOptions, DatabaseInit};

@@ -34,7 +34,7 @@ use crate::Catalog;
 use crate::conn::meta::{of_store, of_stores};
 use crate::error::{At, Result};
 use crate::history::pre_images::{places_at, pre_image};
-use crate::history::steps::{self, Limit, Source, last_gone};
+use crate::history::retention::steps::{self, Limit, Source, last_gone};
 use crate::history::versions::first_row_after;
 use crate::history::{self, BEGINS, GIVEN_UP, begins_of, held_since, history_begins, last_before};
 use crate::space::extents::{self, extent};
