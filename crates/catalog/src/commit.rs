@@ -12,7 +12,7 @@ pub(crate) mod transaction;
 pub(crate) mod unique_order;
 
 use crate::Catalog;
-use crate::commit::unique_order::{Kept, may_come_back, write_in_any_order};
+use crate::commit::unique_order::{Kept, write_in_any_order};
 use crate::conn::meta::{add_meta, next_commit_seq};
 use crate::error::{At, CatalogError, Result, ignored, require_row};
 use crate::feed;
@@ -195,7 +195,7 @@ pub(crate) fn apply_rows(
         };
         let mut insert = txn.prepare_cached(&sql.inode_insert).at(&sql.table)?;
         let mut update: Option<(AttrMask, CachedStatement<'_>)> = None;
-        let write = |(_, change): &(StoreId, InodeChange), kept_row: &mut Kept| {
+        for (_, change) in group {
             match change {
                 InodeChange::Insert(row) => {
                     let is_given = changes.has_revived && saves::is_given(txn, sql, row.ino)?;
@@ -213,10 +213,9 @@ pub(crate) fn apply_rows(
                 }
                 InodeChange::Update(row, mask) => {
                     let Some(text) = sql.inode_update(*mask) else {
-                        return Ok(());
+                        continue;
                     };
-                    kept_row
-                        .once(|| keeper.keep(txn, &sql.keep.inode, params![signed(row.ino.0)]))?;
+                    keeper.keep(txn, &sql.keep.inode, params![signed(row.ino.0)])?;
                     // Those of one commit most often change the same columns.
                     let update = match &mut update {
                         Some((used, update)) if used == mask => update,
@@ -262,9 +261,7 @@ pub(crate) fn apply_rows(
                     remove_pieces(txn, keeper, sql.table_store, *ino)?;
                 }
             }
-            Ok(())
-        };
-        write_in_any_order(txn, &sql.table, group, write, |_, _| Ok(false))?;
+        }
         if ino_max > 0 {
             raise_next_ino(txn, sql.table_store, ino_max)?;
         }
@@ -355,15 +352,11 @@ fn apply_dirents(
             Ok(())
         };
         let clear = |(_, parent, name, _): &DirentChange, kept: &mut Kept| {
-            if !may_come_back(txn, &sql.table_dirent)? {
-                return Ok(false);
-            }
             let key = params![signed(parent.0), TextOrBlob(name.as_bytes())];
             kept.once(|| keeper.keep(txn, &sql.keep.name, key))?;
             txn.prepare_cached(&sql.dirent_remove)
                 .and_then(|mut remove| remove.execute(key))
-                .at(&sql.table_dirent)?;
-            Ok(true)
+                .at(&sql.table_dirent)
         };
         write_in_any_order(txn, &sql.table_dirent, group, write, clear)?;
     }
@@ -603,12 +596,9 @@ fn apply_xattrs(
             Ok(())
         };
         let clear = |(_, ino, name, _): &XattrChange, kept: &mut Kept| {
-            if !may_come_back(txn, &sql.table_xattr)? {
-                return Ok(false);
-            }
             let key = params![signed(ino.0), TextOrBlob(name)];
             kept.once(|| keeper.keep(txn, &sql.keep.xattr, key))?;
-            run(&sql.xattr_remove, key).map(|_| true)
+            run(&sql.xattr_remove, key)
         };
         write_in_any_order(txn, &sql.table_xattr, group.iter().copied(), write, clear)?;
     }

@@ -64,8 +64,8 @@ struct Pending {
     generation: u64,
     /// The names in it that are not committed.
     entries: Vec<(Name, Option<Ino>)>,
-    /// Its extended attributes that are not committed, and their values.
-    xattrs: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
+    /// Its extended attributes that are not committed: of which group, and their values.
+    xattrs: BTreeMap<Vec<u8>, (u64, Option<Vec<u8>>)>,
 }
 
 /// What the rules are asked about.

@@ -256,7 +256,8 @@ impl Trial<'_> {
             inodes: before.inodes.clone(),
             ..ChangeSet::default()
         };
-        let others = joined(beside(pending, changes), &inodes_before);
+        let rest = beside(pending, changes);
+        let others = joined(rest.clone(), &inodes_before);
         let refused = match as_step(self.step, |_| self.write(&others)) {
             Ok(()) => return self.write_last(changes),
             Err(error) if !error.is_of_a_rule() => return Err(error),
@@ -264,23 +265,18 @@ impl Trial<'_> {
             Err(error) => error,
         };
         // What refuses the others may be a value that only the changes take away.
-        let together = as_step(self.step, |_| {
-            self.write_last(&joined(beside(pending, changes), changes))
-        });
-        match together {
-            Ok(()) => return Ok(()),
-            Err(error) if !error.is_of_a_rule() => return Err(error),
-            Err(_) if self.step.is_autocommit() => return Ok(()),
-            Err(_) => {}
-        }
-        let were_accepted = match as_trial(self.step, |_| {
-            self.write(&joined(beside(pending, changes), before))
-        }) {
-            Ok(()) => true,
-            Err(error) if !error.is_of_a_rule() => return Err(error),
-            Err(_) if self.step.is_autocommit() => return Ok(()),
-            Err(_) => false,
-        };
+        let is_blamed = refused.is_of_unique_index()
+            && match as_step(self.step, |_| {
+                self.write_last(&joined(rest.clone(), changes))
+            }) {
+                Ok(()) => return Ok(()),
+                Err(error) if !error.is_of_a_rule() || self.step.is_autocommit() => {
+                    return Err(error);
+                }
+                Err(error) => {
+                    error.is_of_unique_index() && self.is_accepted(&joined(rest, before))?
+                }
+            };
         for one in singly(&others) {
             match as_step(self.step, |_| self.write(&one)) {
                 Err(error) if !error.is_of_a_rule() => return Err(error),
@@ -289,9 +285,18 @@ impl Trial<'_> {
             }
         }
         self.write_last(changes)?;
-        match were_accepted {
+        match is_blamed {
             true => Err(refused), // By what the changes leave.
             false => Ok(()),
+        }
+    }
+
+    /// Whether the rules accept these rows; they are taken back.
+    fn is_accepted(&self, rows: &ChangeSet) -> Result<bool> {
+        match as_trial(self.step, |_| self.write(rows)) {
+            Ok(()) => Ok(true),
+            Err(error) if error.is_of_a_rule() => Ok(false),
+            Err(error) => Err(error),
         }
     }
 
@@ -342,7 +347,13 @@ fn beside(pending: &ChangeSet, changes: &ChangeSet) -> ChangeSet {
     let mut others = pending.clone();
     (others.inodes).retain(|row| !inodes.contains(&id_of(row)));
     (others.dirents).retain(|(store, dir, name, _)| !names.contains(&(*store, *dir, name)));
-    (others.xattrs).retain(|(store, ino, name, _)| !xattrs.contains(&(*store, *ino, name)));
+    let gone: HashSet<_> = (changes.inodes.iter())
+        .filter(|(_, change)| matches!(change, InodeChange::Delete(_)))
+        .map(id_of)
+        .collect();
+    (others.xattrs).retain(|(store, ino, name, _)| {
+        !gone.contains(&(*store, *ino)) && !xattrs.contains(&(*store, *ino, name))
+    });
     others
 }
 

@@ -18,11 +18,12 @@
 
 use crate::commit::saves;
 use crate::commit::transaction::{Stage, as_step};
+use crate::commit::unique_order::{is_referred, may_wait};
 use crate::commit::{apply_rows, apply_sides};
 use crate::error::{At, CatalogError, Result};
 use crate::guards::Guards;
 use crate::history::Keeper;
-use crate::schema::statements::Stores;
+use crate::schema::statements::{StoreSql, Stores};
 use crate::types::changes::{ChangeSet, InodeChange, Save};
 use crate::types::codec::{TextOrBlob, rows, signed, unsigned};
 use crate::types::names::quoted;
@@ -169,66 +170,76 @@ impl<'p> Pass<'p> {
         changes: &ChangeSet,
         inodes: &[(StoreId, InodeChange)],
     ) -> Result<bool> {
-        let parts = inodes.iter().map(|change| {
-            let part = ChangeSet {
-                has_revived: changes.has_revived,
-                inodes: vec![change.clone()],
-                ..ChangeSet::default()
-            };
-            ((change.0, ino_of(&change.1)), part)
-        });
-        self.apply_in_any_order(parts.collect(), |step, stores, part| {
-            apply_rows(step, stores, (part, &part.inodes), &Keeper::off())
-        })
+        for change in inodes {
+            let (id, one) = ((change.0, ino_of(&change.1)), std::slice::from_ref(change));
+            let refused = self.attempt(id, |step, stores| {
+                apply_rows(step, stores, (changes, one), &Keeper::off())
+            })?;
+            if refused.is_some_and(|error| !self.refuse_by(id, error)) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
-    /// Writes parts of a set as the commit would (`CONSTRAINT-7`): what a UNIQUE index refuses
-    /// waits for the others, and what still waits then is written together.
+    /// Writes names or extended attributes as the commit does (`CONSTRAINT-7`): what a UNIQUE index
+    /// refuses waits for the others.
     fn apply_in_any_order(
         &mut self,
-        mut parts: Vec<(Id, ChangeSet)>,
-        write: impl Fn(&Connection, &Stores, &ChangeSet) -> Result<()>,
+        parts: Vec<(Id, ChangeSet)>,
+        table: impl Fn(&StoreSql) -> &String,
     ) -> Result<bool> {
-        loop {
-            let count = parts.len();
-            let mut waiting = Vec::new();
-            for (id, part) in parts {
-                match self.attempt(id, |step, stores| write(step, stores, &part))? {
-                    None => {}
-                    Some(error) if error.is_of_unique_index() && !self.txn.is_autocommit() => {
-                        waiting.push((id, part, error));
-                    }
-                    Some(error) => {
-                        if !self.refuse_by(id, error) {
-                            return Ok(false);
-                        }
-                    }
-                }
-            }
-            let is_stuck = waiting.len() == count;
-            let mut waiting = waiting.into_iter();
-            let Some((id, part, error)) = waiting.next() else {
-                return Ok(true);
+        let mut waiting = Vec::new();
+        for (id, part) in parts {
+            let Some(error) = self.attempt_sides(id, &part)? else {
+                continue;
             };
-            let (mut all, mut left) = (part.clone(), Vec::new());
-            for (id, part, _) in waiting {
-                all.inodes.extend_from_slice(&part.inodes);
-                all.dirents.extend_from_slice(&part.dirents);
-                all.contents.extend_from_slice(&part.contents);
-                all.map_cuts.extend_from_slice(&part.map_cuts);
-                all.map_pages.extend_from_slice(&part.map_pages);
-                all.xattrs.extend_from_slice(&part.xattrs);
-                left.push((id, part));
-            }
-            if !is_stuck {
-                left.insert(0, (id, part));
-            } else if (self.attempt(id, |step, stores| write(step, stores, &all))?).is_none() {
-                return Ok(true);
+            if may_wait(self.txn, table(&self.stores[&id.0]), &error)? {
+                waiting.push((id, part));
             } else if !self.refuse_by(id, error) {
                 return Ok(false);
             }
-            parts = left;
         }
+        let mut removals: BTreeMap<StoreId, ChangeSet> = BTreeMap::new();
+        for ((store, _), part) in &waiting {
+            let of = removals.entry(*store).or_default();
+            let names = part.dirents.iter().cloned();
+            of.dirents
+                .extend(names.map(|(store, dir, name, _)| (store, dir, name, None)));
+            let xattrs = part.xattrs.iter().cloned();
+            of.xattrs
+                .extend(xattrs.map(|(store, ino, name, _)| (store, ino, name, None)));
+        }
+        for (store, removal) in removals {
+            if !is_referred(self.txn, table(&self.stores[&store]))? {
+                let removed = as_step(self.txn, |step| {
+                    apply_sides(step, self.stores, &removal, &Keeper::off())
+                });
+                match removed {
+                    Err(error) if !error.is_of_a_rule() => return Err(error),
+                    // Then these rows are refused.
+                    Ok(()) | Err(_) => {}
+                }
+            }
+        }
+        self.apply_each(waiting)
+    }
+
+    fn apply_each(&mut self, parts: impl IntoIterator<Item = (Id, ChangeSet)>) -> Result<bool> {
+        for (id, part) in parts {
+            let refused = self.attempt_sides(id, &part)?;
+            if refused.is_some_and(|error| !self.refuse_by(id, error)) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn attempt_sides(&mut self, id: Id, part: &ChangeSet) -> Result<Option<CatalogError>> {
+        // A page that is shared is written as one of its own, as the rules see it.
+        self.attempt(id, |step, stores| {
+            apply_sides(step, stores, part, &Keeper::off())
+        })
     }
 
     /// `false`: the transaction is over with it.
@@ -294,7 +305,7 @@ impl<'p> Pass<'p> {
 
     /// The rows of side tables: names one by one, the rest of each inode.
     fn apply_sides(&mut self, changes: &ChangeSet) -> Result<bool> {
-        let mut sides: Vec<(Id, ChangeSet)> = Vec::new();
+        let mut names: Vec<(Id, ChangeSet)> = Vec::new();
         for entry in &changes.dirents {
             let one = ChangeSet {
                 dirents: vec![entry.clone()],
@@ -308,7 +319,7 @@ impl<'p> Pass<'p> {
                 Some(ino) => Some(*ino),
                 None => self.find_entry(*store, *dir, name)?,
             };
-            sides.push(((*store, ino.unwrap_or(*dir)), one));
+            names.push(((*store, ino.unwrap_or(*dir)), one));
         }
         let mut others: BTreeMap<Id, ChangeSet> = BTreeMap::new();
         for content in &changes.contents {
@@ -326,15 +337,17 @@ impl<'p> Pass<'p> {
             let of = others.entry((page.0, page.1)).or_default();
             of.map_pages.push(page.clone());
         }
-        for xattr in &changes.xattrs {
-            let of = others.entry((xattr.0, xattr.1)).or_default();
-            of.xattrs.push(xattr.clone());
-        }
-        sides.extend(others);
-        self.apply_in_any_order(sides, |step, stores, side| {
-            // A page that is shared is written as one of its own, as the rules see it.
-            apply_sides(step, stores, side, &Keeper::off())
-        })
+        let xattrs = changes.xattrs.iter().map(|xattr| {
+            let one = ChangeSet {
+                xattrs: vec![xattr.clone()],
+                ..ChangeSet::default()
+            };
+            ((xattr.0, xattr.1), one)
+        });
+        let xattrs = xattrs.collect();
+        Ok(self.apply_in_any_order(names, |sql| &sql.table_dirent)?
+            && self.apply_each(others)?
+            && self.apply_in_any_order(xattrs, |sql| &sql.table_xattr)?)
     }
 
     /// Where a name leads, as far as the rows are written.

@@ -1,22 +1,23 @@
-//! Rows of a commit in an order that the user's UNIQUE indexes accept.
+//! Names and extended attributes in an order that the user's UNIQUE indexes accept.
 //!
 //! A commit writes what its group comes to, row by row, and SQLite looks at a UNIQUE index at each
 //! row. One may lose in that commit the value that another gets: a file leaves a name and the next
 //! one takes it, two names are exchanged. What counts is what the rows come to.
 //!
 //! # Invariants
-//! * `CONSTRAINT-7` A UNIQUE index of the user's on a store's tables refuses rows of a commit only
-//!   if it would refuse them in any order. *Guard*: a row that is refused waits for the others.
-//!   Rows that wait for each other are removed and written anew: all that is there at any step is
-//!   then part of what is there in the end. Two things are excepted: rows of inodes, which cannot
-//!   go and come back, and names to which a foreign key of the user's refers whose action would
-//!   change other rows.
+//! * `CONSTRAINT-7` A UNIQUE index of the user's over the names or the extended attributes of a
+//!   store refuses rows of a commit only if it would refuse them in any order. *Guard*: rows that
+//!   are refused wait until all others are written; then what is there of them is removed, and they
+//!   are written anew: all that is there at any step is part of what is there in the end. Excepted
+//!   are rows that are there and that a foreign key of the user's refers to: they cannot go and
+//!   come back without it. (Inodes neither: a UNIQUE index over their own columns is met in the
+//!   order of the commit.)
 //!
 //! # Cost
 //! Nothing but a look at the outcome, unless an index refuses a row.
 
 use crate::error::{At, CatalogError, Result};
-use rusqlite::Connection;
+use rusqlite::{Connection, OptionalExtension};
 
 /// Whether the past of a row is kept: once, however often it is written.
 #[derive(Default)]
@@ -32,76 +33,85 @@ impl Kept {
     }
 }
 
-/// Writes `rows` to `table`. `clear` removes what is there of a row, to be written again; `false`:
-/// it cannot.
+/// Writes `rows` to `table`. `clear` removes what is there of a row, to be written again, and says
+/// how many rows that were.
 pub(crate) fn write_in_any_order<'r, T: 'r>(
     txn: &Connection,
     table: &str,
     rows: impl IntoIterator<Item = &'r T>,
     mut write: impl FnMut(&T, &mut Kept) -> Result<()>,
-    mut clear: impl FnMut(&T, &mut Kept) -> Result<bool>,
+    mut clear: impl FnMut(&T, &mut Kept) -> Result<usize>,
 ) -> Result<()> {
     let mut waiting: Vec<(&T, Kept)> = Vec::new();
+    let mut first = None;
     for row in rows {
         let mut kept = Kept::default();
-        match write(row, &mut kept) {
-            Err(error) if may_wait(txn, table, &error) => waiting.push((row, kept)),
-            outcome => outcome?,
+        if let Err(error) = write(row, &mut kept) {
+            if !may_wait(txn, table, &error)? {
+                return Err(error);
+            }
+            waiting.push((row, kept));
+            first.get_or_insert(error);
         }
     }
-    while !waiting.is_empty() {
-        let count = waiting.len();
-        let mut refused = None;
-        let mut left = Vec::new();
-        for (row, mut kept) in waiting {
-            match write(row, &mut kept) {
-                Err(error) if may_wait(txn, table, &error) => {
-                    left.push((row, kept));
-                    refused.get_or_insert(error);
-                }
-                outcome => outcome?,
-            }
-        }
-        waiting = left;
-        if let Some(error) = refused
-            && waiting.len() == count
-        {
-            for (row, kept) in &mut waiting {
-                if !clear(row, kept)? {
-                    return Err(error);
-                }
-            }
-            return (waiting.iter_mut()).try_for_each(|(row, kept)| write(row, kept));
+    let Some(error) = first else {
+        return Ok(());
+    };
+    let is_referred = is_referred(txn, table)?;
+    for (row, kept) in &mut waiting {
+        match clear(row, kept) {
+            Ok(0) => {}
+            Ok(_) if !is_referred => {}
+            Ok(_) => return Err(error),
+            Err(other) if is_referred && other.is_of_a_rule() => return Err(error),
+            Err(other) => return Err(other),
         }
     }
-    Ok(())
+    (waiting.iter_mut()).try_for_each(|(row, kept)| write(row, kept))
 }
 
-/// Whether other rows may have to be written before the one that `error` refuses. Not where a
-/// rule has ended the transaction.
-fn may_wait(txn: &Connection, table: &str, error: &CatalogError) -> bool {
-    let is_of_table = matches!(error, CatalogError::Constraint { table: of, .. }
-        if of.eq_ignore_ascii_case(table));
-    is_of_table && error.is_of_unique_index() && !txn.is_autocommit()
+/// Whether a UNIQUE index of `table` refuses the row: others may have to be written before. Not
+/// where a rule has ended the transaction.
+pub(crate) fn may_wait(txn: &Connection, table: &str, error: &CatalogError) -> Result<bool> {
+    let CatalogError::Constraint { constraint, .. } = error else {
+        return Ok(false);
+    };
+    let Some(of) = constraint
+        .strip_prefix(UNIQUE)
+        .filter(|_| !txn.is_autocommit())
+    else {
+        return Ok(false);
+    };
+    // An index over an expression is named instead of its table and columns.
+    let index = of
+        .strip_prefix("index '")
+        .and_then(|of| of.strip_suffix('\''));
+    let found = match index {
+        None => of.split_once('.').map(|(table, _)| table.to_owned()),
+        Some(index) => txn
+            .prepare_cached("SELECT tbl_name FROM sqlite_schema WHERE type = 'index' AND name = ?1")
+            .and_then(|mut find| find.query_row([index], |row| row.get(0)).optional())
+            .at(table)?,
+    };
+    Ok(found.is_some_and(|found| found.eq_ignore_ascii_case(table)))
 }
+
+const UNIQUE: &str = "UNIQUE constraint failed: ";
 
 impl CatalogError {
     /// Whether a UNIQUE index refuses it.
     pub(crate) fn is_of_unique_index(&self) -> bool {
         matches!(self, CatalogError::Constraint { constraint, .. }
-            if constraint.starts_with("UNIQUE constraint failed"))
+            if constraint.starts_with(UNIQUE))
     }
 }
 
-/// Whether rows of a table may go and come back without a foreign key of the user's that refers to
-/// them acting on others.
-pub(crate) fn may_come_back(txn: &Connection, table: &str) -> Result<bool> {
+/// Whether a foreign key of the user's refers to rows of a table.
+pub(crate) fn is_referred(txn: &Connection, table: &str) -> Result<bool> {
     txn.prepare_cached(
         "SELECT 1 FROM sqlite_schema AS t, pragma_foreign_key_list(t.name) AS keys \
-         WHERE t.type = 'table' AND keys.\"table\" = ?1 COLLATE NOCASE \
-           AND keys.on_delete NOT IN ('NO ACTION', 'RESTRICT')",
+         WHERE t.type = 'table' AND keys.\"table\" = ?1 COLLATE NOCASE",
     )
     .and_then(|mut find| find.exists([table]))
-    .map(|acts| !acts)
     .at(table)
 }

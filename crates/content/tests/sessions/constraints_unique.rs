@@ -214,6 +214,10 @@ fn a_unique_index_over_attributes_refuses_what_would_be_there_twice_and_nothing_
 /// What is exchanged has its past, and is refused where it would take rows of the user's along.
 #[test]
 fn an_exchange_under_a_unique_index_keeps_the_past_and_the_users_rows() {
+    ["ON DELETE CASCADE", "ON DELETE RESTRICT", ""].map(exchange_beside_labels);
+}
+
+fn exchange_beside_labels(action: &str) {
     let dir = scratch();
     let db = create(dir.path(), None);
     let (one, other) = (put(&db, ROOT, "x", b"one"), put(&db, ROOT, "y", b"other"));
@@ -242,13 +246,16 @@ fn an_exchange_under_a_unique_index_keeps_the_past_and_the_users_rows() {
     db.close().unwrap();
     plain(
         dir.path(),
-        "CREATE TABLE label (parent INT, name TEXT, FOREIGN KEY (parent, name) \
-           REFERENCES main_dirent (parent, name) ON DELETE CASCADE); \
+        &format!(
+            "CREATE TABLE label (parent INT, name TEXT, FOREIGN KEY (parent, name) \
+           REFERENCES main_dirent (parent, name) {action}); \
          INSERT INTO label SELECT parent, name FROM main_dirent WHERE name = 'x'",
+        ),
     );
     let db = open_quiet(dir.path());
     let error = exchange(&db).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotPermitted, "{error}");
+    assert!(error.to_string().contains("main_dirent.ino"), "{error}");
     db.sync().unwrap();
     assert_eq!((at(&db, b"/x"), at(&db, b"/y")), (other, one));
     assert_clean(&db);
@@ -263,6 +270,10 @@ fn an_exchange_under_a_unique_index_keeps_the_past_and_the_users_rows() {
 /// A rule that comes late takes out what is there twice by it, not what only changed places.
 #[test]
 fn a_unique_index_that_comes_late_takes_out_what_is_there_twice() {
+    ["again", "zz"].map(twice_beside_an_exchange);
+}
+
+fn twice_beside_an_exchange(second: &str) {
     let dir = scratch();
     let db = create(dir.path(), None);
     let (x, y) = (put(&db, ROOT, "x", b"x"), put(&db, ROOT, "y", b"y"));
@@ -273,7 +284,7 @@ fn a_unique_index_that_comes_late_takes_out_what_is_there_twice() {
     let rename =
         |from: &str, to: &str, mode| db.nodes().rename(ROOT, &name(from), ROOT, &name(to), mode);
     rename("x", "y", RenameMode::Exchange).unwrap();
-    db.nodes().link(twice, ROOT, &name("again")).unwrap();
+    db.nodes().link(twice, ROOT, &name(second)).unwrap();
     put(&db, ROOT, "b", b"b");
     plain(dir.path(), "CREATE UNIQUE INDEX late ON main_dirent (ino)");
     rename("b", "z", RenameMode::Replace).unwrap();
@@ -282,10 +293,67 @@ fn a_unique_index_that_comes_late_takes_out_what_is_there_twice() {
     assert_eq!((at(b"/x").unwrap(), at(b"/y").unwrap()), (y, x));
     at(b"/z").unwrap();
     assert_eq!(at(b"/twice").unwrap(), twice);
-    assert_eq!(at(b"/again").unwrap_err().kind(), ErrorKind::NotFound);
+    let gone = at(format!("/{second}").as_bytes()).unwrap_err();
+    assert_eq!(gone.kind(), ErrorKind::NotFound);
     let refused = list_refused(&dir.path().join("t.larder")).unwrap();
     assert_eq!(refused.len(), 1, "{refused:?}");
     assert_clean(&db);
     let told = db.close().unwrap_err();
     assert!(told.to_string().contains("refused 1"), "{told}");
+}
+
+/// What waits for other rows is written once: a trigger of the user's that fails half way leaves
+/// nothing.
+#[test]
+fn a_unique_index_of_another_table_refuses_at_once() {
+    let dir = scratch();
+    create(dir.path(), None).close().unwrap();
+    plain(
+        dir.path(),
+        "CREATE TABLE seen (letter TEXT); \
+         CREATE UNIQUE INDEX once ON seen (lower(letter)); \
+         CREATE TRIGGER see AFTER INSERT ON main_dirent BEGIN \
+           INSERT OR FAIL INTO seen VALUES (substr(new.name, 1, 1)); END",
+    );
+    let db = open_quiet(dir.path());
+    put(&db, ROOT, "a", b"a");
+    put(&db, ROOT, "b", b"b");
+    let error = db.files().write(b"/A second", b"x").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotPermitted, "{error}");
+    db.sync().unwrap();
+    let error = db.files().write(b"/B second", b"x").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotPermitted, "{error}");
+    db.sync().unwrap();
+    assert_nothing_refused(dir.path(), "");
+    let names = shown(&db).names;
+    assert_eq!(names.len(), 2, "{names:?}");
+    assert_clean(&db);
+    db.close().unwrap();
+}
+
+/// Content is written in the commit, in the order of its inodes: one file goes, the rest stays, and
+/// the database goes on.
+#[test]
+fn a_unique_index_over_content_takes_out_what_it_meets() {
+    let dir = scratch();
+    let db = create(dir.path(), None);
+    put(&db, ROOT, "one", b"a");
+    put(&db, ROOT, "two", b"b");
+    db.close().unwrap();
+    plain(
+        dir.path(),
+        "CREATE UNIQUE INDEX once ON main_content (inline)",
+    );
+    let db = open_quiet(dir.path());
+    db.files().write(b"/one", b"b").unwrap();
+    db.files().write(b"/two", b"c").unwrap();
+    db.files().write(b"/three", b"d").unwrap();
+    db.sync().unwrap();
+    let refused = list_refused(&dir.path().join("t.larder")).unwrap();
+    assert_eq!(refused.len(), 1, "{refused:?}");
+    assert_eq!(db.files().read(b"/three").unwrap(), b"d");
+    db.files().write(b"/four", b"e").unwrap();
+    db.sync().unwrap();
+    assert_clean(&db);
+    db.close().unwrap_err();
 }

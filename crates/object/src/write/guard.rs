@@ -32,6 +32,7 @@ use crate::write::{Asked, Undo};
 use larder_catalog::{AttrMask, InodeChange, InodeRow, Save};
 use larder_space::format::Ino;
 use std::cell::RefCell;
+use std::collections::HashSet;
 use std::sync::{Arc, RwLockReadGuard, RwLockWriteGuard};
 
 /// Operations on names that one group has at most.
@@ -202,12 +203,15 @@ impl<'e> WriteGuard<'e> {
                 asked.before.inodes.push((store, row));
             }
         }
+        // The first step says what was before the operation.
+        let (mut names, mut xattrs) = (HashSet::new(), HashSet::new());
         for step in &undo.steps {
             match step {
                 Undo::Entry {
                     dir, name, before, ..
                 } if self.engine.is_constrained(dir.store) => {
-                    if let Some(before) = before {
+                    let is_first = names.insert((dir.store, dir.ino, name));
+                    if let Some(before) = before.as_ref().filter(|_| is_first) {
                         let target = before.target.map(|(ino, _)| ino);
                         let entry = (dir.store, dir.ino, name.clone(), target);
                         asked.before.dirents.push(entry);
@@ -217,8 +221,10 @@ impl<'e> WriteGuard<'e> {
                     asked.entries.push(entry);
                 }
                 Undo::Xattr { node, name, before } if self.engine.is_constrained(node.store) => {
-                    let value = (node.store, node.ino, name.clone(), before.clone());
-                    asked.before.xattrs.push(value);
+                    if xattrs.insert((node.store, node.ino, name)) {
+                        let value = (node.store, node.ino, name.clone(), before.clone());
+                        asked.before.xattrs.push(value);
+                    }
                     let state = node.lock();
                     let value = state.xattrs.as_ref().and_then(|all| all.get(name)).cloned();
                     (asked.xattrs).push((node.store, node.ino, name.clone(), value));

@@ -23,7 +23,6 @@ use crate::write::{Asked, Pending, RowEdit, Rules};
 use crate::{Error, ErrorKind, Result};
 use larder_catalog::{CatalogError, ChangeSet, DirentChange, InodeChange};
 use larder_space::format::{Ino, Name, StoreId};
-use std::collections::HashSet;
 use std::sync::PoisonError;
 
 /// Inodes and names that wait at most, of stores with rules.
@@ -33,7 +32,9 @@ impl Rules {
     /// Whether so much is pending that it should be committed.
     pub fn is_full(&self) -> bool {
         let pending = lock(&self.pending);
-        let rows: usize = pending.values().map(|one| 1 + one.entries.len()).sum();
+        let rows: usize = (pending.values())
+            .map(|one| 1 + one.entries.len() + one.xattrs.len())
+            .sum();
         rows >= PENDING_MAX
     }
 
@@ -48,9 +49,10 @@ impl Rules {
         let mask = before.as_ref().map(|one| one.mask).unwrap_or_default();
         // Those that a commit takes along are pending until it is done.
         let mut xattrs = before.map(|one| one.xattrs).unwrap_or_default();
-        xattrs.extend(state.xattrs_dirty.iter().map(|name| (name.clone(), None)));
+        let dirty = state.xattrs_dirty.iter();
+        xattrs.extend(dirty.map(|name| (name.clone(), (state.generation, None))));
         if let Some(values) = &state.xattrs {
-            for (name, value) in &mut xattrs {
+            for (name, (_, value)) in &mut xattrs {
                 *value = values.get(name).cloned();
             }
         }
@@ -87,7 +89,10 @@ impl Rules {
 
     /// What was pending in groups up to `generation` is committed, or taken out.
     pub fn publish(&self, generation: u64) {
-        lock(&self.pending).retain(|_, one| one.generation > generation);
+        lock(&self.pending).retain(|_, one| {
+            one.xattrs.retain(|_, (of, _)| *of > generation);
+            one.generation > generation
+        });
     }
 
     /// Of these nothing is pending any more.
@@ -108,7 +113,7 @@ impl Rules {
         let xattrs = (pending.iter()).filter(|(_, one)| !one.is_deleted);
         let xattrs = xattrs.flat_map(|(&(store, ino), one)| {
             let values = one.xattrs.iter();
-            values.map(move |(name, value)| (store, ino, name.clone(), value.clone()))
+            values.map(move |(name, (_, value))| (store, ino, name.clone(), value.clone()))
         });
         let xattrs = xattrs.collect();
         let (gone, made): (Vec<_>, Vec<_>) = pending.iter().partition(|(_, one)| one.is_deleted);
@@ -172,13 +177,8 @@ impl Engine {
             let tried = self.catalog.try_rows(&pending, before, &changes);
             tried.map_err(|error| self.refused_by_rule(error, &changes, &pending))
         };
-        // What a name or an attribute was before its first change in the operation.
         let mut before = asked.before;
-        let mut known = HashSet::new();
-        (before.dirents).retain(|(store, dir, name, _)| known.insert((*store, *dir, name.clone())));
         before.dirents = gone_first(before.dirents);
-        let mut known = HashSet::new();
-        (before.xattrs).retain(|(store, ino, name, _)| known.insert((*store, *ino, name.clone())));
         if asked.is_unknown {
             // The commit will make it in one step, as it is then.
             ask(&ChangeSet {
