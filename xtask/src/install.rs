@@ -108,14 +108,20 @@ const TOOLS: [Tool; 17] = [
 /// The parts of the toolchain that the checks call: `(cargo subcommand, rustup component)`.
 const COMPONENTS: [(&str, &str); 2] = [("cargo-fmt", "rustfmt"), ("cargo-clippy", "clippy")];
 
-/// Installs what is missing and says what and why; without the right to, it says what to install.
-pub fn run() -> Outcome {
+/// Adds the parts of the toolchain that are missing, and says why.
+pub fn components() -> Outcome {
     for (program, component) in COMPONENTS {
         if !process::is_installed(program) {
             println!("installing {component}: the test run checks the sources with it");
             process::run("rustup", &["component", "add", component])?;
         }
     }
+    Ok(())
+}
+
+/// Installs the programs that are missing and says what and why; without the right to, it says what
+/// to install.
+pub fn run() -> Outcome {
     packages(&TOOLS)?;
     // The laboratory's tests run a private server.
     find_postgres()?;

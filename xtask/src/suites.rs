@@ -119,12 +119,19 @@ fn find_long_tests(text: &str) -> Vec<String> {
 /// Runs all suites; an error if anything failed.
 pub fn run() -> Outcome {
     let started = Instant::now();
-    install::run()?;
     enter_namespace();
+    install::components()?;
     let mut sum = Tally::default();
-    sum.add(suite("tidy", || Tally::of(1, tidy::run())));
-    sum.add(suite("format", || Tally::of(1, format())));
-    sum.add(suite("lints", || Tally::of(1, lint())));
+    // Packages are waited for, and nothing compiles with them.
+    std::thread::scope(|scope| {
+        let installed = scope.spawn(install::run);
+        sum.add(suite("tidy", || Tally::of(1, tidy::run())));
+        sum.add(suite("format", || Tally::of(1, format())));
+        sum.add(suite("lints", || Tally::of(1, lint())));
+        installed
+            .join()
+            .unwrap_or_else(|_| Err("the installation panicked".into()))
+    })?;
     sum.add(suite("tests", test_programs));
     sum.add(suite("extension", || match extension::prepare_test() {
         Ok(command) => {
