@@ -176,7 +176,6 @@ impl<'m> Files<'m> {
         for (side, names, values) in [
             (&self.sql.table_content, "ino, inline, target", None),
             (&self.sql.table_map, "ino, page, runs", Some(&*runs)),
-            (&self.sql.table_xattr, "ino, name, value", None),
         ] {
             self.execute(&format!(
                 "INSERT INTO main.\"{side}\" ({names}) SELECT {} FROM ws.\"{side}\" \
@@ -380,14 +379,17 @@ impl<'m> Files<'m> {
         findings.refused(|| self.path("ws", ino), updated)
     }
 
+    /// What goes or is replaced goes first, so that a unique value may move from one file to
+    /// another (`CONSTRAINT-7`).
     fn merge_xattrs(&self, findings: &mut Findings) -> Result<()> {
+        let mut arrivals = Vec::new();
         let shape = Shape::read(self.txn, "ws", &self.sql.table_xattr)?;
         let old = self.old("_xattr")?;
         for_each_touched(self.txn, &shape, old, |touched| {
             let Value::Integer(ino) = touched.key[0] else {
                 return Err(CatalogError::corrupt("an extended attribute of no inode"));
             };
-            // New inodes have come with theirs; of what is gone nothing is left to say.
+            // New inodes get theirs below; of what is gone nothing is left to say.
             if !self.is_alive_on_both_sides(ino)? || touched.fate() == Fate::Keep {
                 return Ok(());
             }
@@ -400,11 +402,21 @@ impl<'m> Files<'m> {
                 return Ok(());
             }
             shape.delete(self.txn, &touched.key)?;
-            match &touched.ours {
-                Some(ours) => shape.insert(self.txn, &touched.key, ours),
-                None => Ok(()),
+            if let Some(ours) = touched.ours {
+                arrivals.push((ino, touched.key, ours));
             }
-        })
+            Ok(())
+        })?;
+        let table = &self.sql.table_xattr;
+        self.execute(&format!(
+            "INSERT INTO main.\"{table}\" (ino, name, value) SELECT ino, name, value \
+             FROM ws.\"{table}\" WHERE ino IN temp.fresh"
+        ))?;
+        for (ino, key, ours) in arrivals {
+            let added = shape.insert(self.txn, &key, &ours);
+            findings.refused(|| self.path("ws", ino), added)?;
+        }
+        Ok(())
     }
 
     /// Whether the base has the inode, and neither side has removed it.

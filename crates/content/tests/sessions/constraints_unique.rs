@@ -3,8 +3,8 @@
 
 use super::constraints::open_quiet;
 use super::constraints_world::{Operation, World, shown};
-use crate::common::others::plain;
-use crate::common::{assert_clean, create, name, put, scratch};
+use crate::common::others::{plain, settle};
+use crate::common::{assert_clean, content, create, name, open, put, scratch};
 use larder::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -356,4 +356,93 @@ fn a_unique_index_over_content_takes_out_what_it_meets() {
     db.sync().unwrap();
     assert_clean(&db);
     db.close().unwrap_err();
+}
+
+/// Each file gets the name and the number of the next one.
+fn rotate(db: &Database) {
+    let at = |text: &str| db.nodes().lookup(ROOT, &name(text)).unwrap().node;
+    let files = ["x", "y", "z"].map(at);
+    for (from, to) in [("x", "t"), ("y", "x"), ("z", "y"), ("t", "z")] {
+        (db.nodes())
+            .rename(ROOT, &name(from), ROOT, &name(to), RenameMode::Replace)
+            .unwrap();
+    }
+    let ids = files.map(|file| db.attributes().get(file, b"user.id").unwrap());
+    files.map(|file| db.attributes().remove(file, b"user.id").unwrap());
+    for (index, file) in files.iter().enumerate() {
+        (db.attributes())
+            .set(*file, b"user.id", &ids[(index + 1) % 3], XattrMode::Set)
+            .unwrap();
+    }
+}
+
+/// Names, contents and numbers.
+fn rotation(db: &Database) -> Vec<String> {
+    ["x", "y", "z"]
+        .map(|text| {
+            let found = db.nodes().lookup(ROOT, &name(text)).unwrap().node;
+            let id = db.attributes().get(found, b"user.id").unwrap();
+            let all = [content(db, found), id].concat();
+            String::from_utf8(all).unwrap()
+        })
+        .to_vec()
+}
+
+#[test]
+fn what_changes_places_under_a_unique_index_does_so_by_every_road() {
+    let dir = scratch();
+    let db = create(dir.path(), None);
+    for (text, id) in [("x", b"1"), ("y", b"2"), ("z", b"3")] {
+        let file = put(&db, ROOT, text, text.as_bytes());
+        (db.attributes())
+            .set(file, b"user.id", id, XattrMode::Set)
+            .unwrap();
+    }
+    db.close().unwrap();
+    plain(
+        dir.path(),
+        "CREATE TABLE idle (n INT); CREATE UNIQUE INDEX one_name ON main_dirent (ino); \
+         CREATE UNIQUE INDEX one_id ON main_xattr (value) WHERE name = 'user.id'",
+    );
+    let path = dir.path().join("t.larder");
+    let db = open(dir.path());
+    db.snapshots().create("start").unwrap();
+    let start = rotation(&db);
+    assert_eq!(start, ["x1", "y2", "z3"]);
+    let by_group = || {
+        rotate(&db);
+        db.sync().unwrap();
+    };
+    let by_short_transaction = || {
+        let txn = db.transactions().begin().unwrap();
+        rotate(&txn);
+        txn.commit().unwrap();
+    };
+    let by_long_transaction = || {
+        let txn = LongTransaction::begin(&path, DatabaseOptions::default()).unwrap();
+        rotate(txn.database().unwrap());
+        let outcome = txn.commit().unwrap();
+        assert!(
+            matches!(outcome, TransactionOutcome::Committed),
+            "{outcome:?}"
+        );
+    };
+    let roads: [(&str, &dyn Fn()); 3] = [
+        ("a group", &by_group),
+        ("a short transaction", &by_short_transaction),
+        ("a long transaction", &by_long_transaction),
+    ];
+    for (road, go) in roads {
+        go();
+        // A long transaction commits beside this session.
+        settle(dir.path(), std::slice::from_ref(&db));
+        assert_ne!(rotation(&db), start, "{road}");
+        db.history()
+            .rollback(&Moment::Snapshot("start".into()), None, false)
+            .unwrap_or_else(|error| panic!("{road}: {error}"));
+        assert_eq!(rotation(&db), start, "{road}");
+    }
+    assert_nothing_refused(dir.path(), "");
+    assert_clean(&db);
+    db.close().unwrap();
 }
