@@ -8,11 +8,12 @@ pub(crate) mod redo_rows;
 pub(crate) mod refusals;
 pub(crate) mod saves;
 pub(crate) mod sessions;
+mod side_rows;
 pub(crate) mod transaction;
 pub(crate) mod unique_order;
 
 use crate::Catalog;
-use crate::commit::unique_order::{Kept, write_in_any_order};
+use crate::commit::side_rows::{apply_dirents, apply_xattrs, require_no_row, runs_triggers};
 use crate::conn::meta::{add_meta, next_commit_seq};
 use crate::error::{At, CatalogError, Result, ignored, require_row};
 use crate::feed;
@@ -24,13 +25,10 @@ use crate::space::extents::{self, AgChanges};
 use crate::space::holders;
 use crate::space::map_pages;
 use crate::temporal;
-use crate::types::changes::{
-    AttrMask, ChangeSet, CommitOutcome, DirentChange, InodeChange, XattrChange,
-};
-use crate::types::codec::{TextOrBlob, signed};
+use crate::types::changes::{AttrMask, ChangeSet, CommitOutcome, InodeChange};
+use crate::types::codec::signed;
 use crate::types::rows::ContentRow;
 use larder_format::{CommitSeq, StoreId};
-use rusqlite::config::DbConfig;
 use rusqlite::{CachedStatement, Connection, OptionalExtension, params};
 use std::collections::{BTreeSet, HashMap};
 
@@ -296,73 +294,6 @@ pub(crate) fn apply_sides(
     apply_xattrs(txn, stores, changes, keeper)
 }
 
-/// Whether triggers run on this connection now.
-fn runs_triggers(txn: &Connection) -> Result<bool> {
-    (txn.db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER)).at("the triggers")
-}
-
-/// What `find` finds in `table` should have been changed or removed: a trigger of the user's has
-/// left it out, without an error.
-fn require_no_row(
-    txn: &Connection,
-    (table, find): (&str, &str),
-    key: &[&dyn rusqlite::ToSql],
-) -> Result<()> {
-    let is_there = txn
-        .prepare_cached(find)
-        .and_then(|mut find| find.exists(key))
-        .at(table)?;
-    match is_there {
-        true => Err(ignored(table)),
-        false => Ok(()),
-    }
-}
-
-fn apply_dirents(
-    txn: &Connection,
-    stores: &Stores,
-    changes: &ChangeSet,
-    keeper: &Keeper,
-) -> Result<()> {
-    let since = signed(keeper.seq.0);
-    let has_triggers = runs_triggers(txn)?;
-    for group in changes.dirents.chunk_by(|a, b| a.0 == b.0) {
-        let sql = &stores[&group[0].0];
-        let mut add = txn.prepare_cached(&sql.dirent_add).at(&sql.table_dirent)?;
-        let mut set = txn.prepare_cached(&sql.dirent_set).at(&sql.table_dirent)?;
-        let mut remove = txn
-            .prepare_cached(&sql.dirent_remove)
-            .at(&sql.table_dirent)?;
-        let write = |(_, parent, name, ino): &DirentChange, kept: &mut Kept| {
-            let key = params![signed(parent.0), TextOrBlob(name.as_bytes())];
-            let keep = || keeper.keep(txn, &sql.keep.name, key);
-            if let Some(ino) = ino {
-                let row = params![key[0], key[1], signed(ino.0), since];
-                if add.execute(row).at(&sql.table_dirent)? == 0 {
-                    kept.once(keep)?;
-                    require_row(set.execute(row).at(&sql.table_dirent)?, &sql.table_dirent)?;
-                }
-            } else {
-                kept.once(keep)?;
-                let removed = remove.execute(key).at(&sql.table_dirent)?;
-                if has_triggers && removed == 0 {
-                    require_no_row(txn, (&sql.table_dirent, &sql.dirent), key)?;
-                }
-            }
-            Ok(())
-        };
-        let clear = |(_, parent, name, _): &DirentChange, kept: &mut Kept| {
-            let key = params![signed(parent.0), TextOrBlob(name.as_bytes())];
-            kept.once(|| keeper.keep(txn, &sql.keep.name, key))?;
-            txn.prepare_cached(&sql.dirent_remove)
-                .and_then(|mut remove| remove.execute(key))
-                .at(&sql.table_dirent)
-        };
-        write_in_any_order(txn, &sql.table_dirent, group, write, clear)?;
-    }
-    Ok(())
-}
-
 fn apply_contents(
     txn: &Connection,
     stores: &Stores,
@@ -558,51 +489,6 @@ fn remove_pieces(
         .and_then(|mut remove| remove.execute(params![owner.0, signed(ino.0)]))
         .at("larder_piece")
         .map(drop)
-}
-
-fn apply_xattrs(
-    txn: &Connection,
-    stores: &Stores,
-    changes: &ChangeSet,
-    keeper: &Keeper,
-) -> Result<()> {
-    let since = signed(keeper.seq.0);
-    let has_triggers = runs_triggers(txn)?;
-    let mut xattrs: Vec<&XattrChange> = changes.xattrs.iter().collect();
-    xattrs.sort_by_key(|change| change.0);
-    for group in xattrs.chunk_by(|a, b| a.0 == b.0) {
-        let sql = &stores[&group[0].0];
-        let run = |text: &str, row: &[&dyn rusqlite::ToSql]| {
-            txn.prepare_cached(text)
-                .and_then(|mut change| change.execute(row))
-                .at(&sql.table_xattr)
-        };
-        let write = |(_, ino, name, value): &XattrChange, kept: &mut Kept| {
-            let key = params![signed(ino.0), TextOrBlob(name)];
-            let keep = || keeper.keep(txn, &sql.keep.xattr, key);
-            if let Some(value) = value {
-                let row = params![key[0], key[1], value, since];
-                if run(&sql.xattr_add, row)? == 0 {
-                    kept.once(keep)?;
-                    require_row(run(&sql.xattr_set, row)?, &sql.table_xattr)?;
-                }
-            } else {
-                kept.once(keep)?;
-                let removed = run(&sql.xattr_remove, key)?;
-                if has_triggers && removed == 0 {
-                    require_no_row(txn, (&sql.table_xattr, &sql.xattr), key)?;
-                }
-            }
-            Ok(())
-        };
-        let clear = |(_, ino, name, _): &XattrChange, kept: &mut Kept| {
-            let key = params![signed(ino.0), TextOrBlob(name)];
-            kept.once(|| keeper.keep(txn, &sql.keep.xattr, key))?;
-            run(&sql.xattr_remove, key)
-        };
-        write_in_any_order(txn, &sql.table_xattr, group.iter().copied(), write, clear)?;
-    }
-    Ok(())
 }
 
 fn apply_segments(txn: &Connection, changes: &ChangeSet) -> Result<()> {

@@ -18,7 +18,7 @@
 
 use crate::commit::saves;
 use crate::commit::transaction::{Stage, as_step};
-use crate::commit::unique_order::{is_referred, may_wait};
+use crate::commit::unique_order::{Kept, Rows, write_in_any_order};
 use crate::commit::{apply_rows, apply_sides};
 use crate::error::{At, CatalogError, Result};
 use crate::guards::Guards;
@@ -182,47 +182,21 @@ impl<'p> Pass<'p> {
         Ok(true)
     }
 
-    /// Writes names or extended attributes as the commit does (`CONSTRAINT-7`): what a UNIQUE index
-    /// refuses waits for the others.
+    /// Writes names or extended attributes as the commit does (`CONSTRAINT-7`).
     fn apply_in_any_order(
         &mut self,
-        parts: Vec<(Id, ChangeSet)>,
+        parts: &[(Id, ChangeSet)],
         table: impl Fn(&StoreSql) -> &String,
     ) -> Result<bool> {
-        let mut waiting = Vec::new();
-        for (id, part) in parts {
-            let Some(error) = self.attempt_sides(id, &part)? else {
-                continue;
-            };
-            if may_wait(self.txn, table(&self.stores[&id.0]), &error)? {
-                waiting.push((id, part));
-            } else if !self.refuse_by(id, error) {
-                return Ok(false);
+        let txn = self.txn;
+        for of_store in parts.chunk_by(|a, b| a.0.0 == b.0.0) {
+            let table = table(&self.stores[&of_store[0].0.0]).clone();
+            match write_in_any_order((txn, &table), of_store, self) {
+                Err(_) if txn.is_autocommit() => return Ok(false),
+                outcome => outcome?,
             }
         }
-        let mut removals: BTreeMap<StoreId, ChangeSet> = BTreeMap::new();
-        for ((store, _), part) in &waiting {
-            let of = removals.entry(*store).or_default();
-            let names = part.dirents.iter().cloned();
-            of.dirents
-                .extend(names.map(|(store, dir, name, _)| (store, dir, name, None)));
-            let xattrs = part.xattrs.iter().cloned();
-            of.xattrs
-                .extend(xattrs.map(|(store, ino, name, _)| (store, ino, name, None)));
-        }
-        for (store, removal) in removals {
-            if !is_referred(self.txn, table(&self.stores[&store]))? {
-                let removed = as_step(self.txn, |step| {
-                    apply_sides(step, self.stores, &removal, &Keeper::off())
-                });
-                match removed {
-                    Err(error) if !error.is_of_a_rule() => return Err(error),
-                    // Then these rows are refused.
-                    Ok(()) | Err(_) => {}
-                }
-            }
-        }
-        self.apply_each(waiting)
+        Ok(true)
     }
 
     fn apply_each(&mut self, parts: impl IntoIterator<Item = (Id, ChangeSet)>) -> Result<bool> {
@@ -344,10 +318,11 @@ impl<'p> Pass<'p> {
             };
             ((xattr.0, xattr.1), one)
         });
-        let xattrs = xattrs.collect();
-        Ok(self.apply_in_any_order(names, |sql| &sql.table_dirent)?
+        let mut xattrs: Vec<(Id, ChangeSet)> = xattrs.collect();
+        xattrs.sort_by_key(|(id, _)| id.0);
+        Ok(self.apply_in_any_order(&names, |sql| &sql.table_dirent)?
             && self.apply_each(others)?
-            && self.apply_in_any_order(xattrs, |sql| &sql.table_xattr)?)
+            && self.apply_in_any_order(&xattrs, |sql| &sql.table_xattr)?)
     }
 
     /// Where a name leads, as far as the rows are written.
@@ -384,6 +359,39 @@ impl<'p> Pass<'p> {
             _ => {}
         }
         Ok(None)
+    }
+}
+
+/// Parts of a set, each a name or an extended attribute.
+impl Rows for Pass<'_> {
+    type Row = (Id, ChangeSet);
+
+    fn write(&mut self, (id, part): &Self::Row, _: &mut Kept) -> Result<()> {
+        self.attempt_sides(*id, part)?.map_or(Ok(()), Err)
+    }
+
+    fn clear(&mut self, (id, part): &Self::Row, _: &mut Kept) -> Result<usize> {
+        let mut removal = part.clone();
+        (removal.dirents.iter_mut()).for_each(|entry| entry.3 = None);
+        (removal.xattrs.iter_mut()).for_each(|xattr| xattr.3 = None);
+        let before = self.txn.total_changes();
+        self.attempt_sides(*id, &removal)?.map_or(Ok(()), Err)?;
+        Ok(usize::from(self.txn.total_changes() > before))
+    }
+
+    fn refuse(&mut self, (id, _): &Self::Row, error: CatalogError) -> Result<()> {
+        if !error.is_of_a_rule() {
+            return Err(error);
+        }
+        self.refuse_by(*id, error);
+        match self.txn.is_autocommit() {
+            // It ends the pass.
+            true => Err(CatalogError::Constraint {
+                table: "the transaction".into(),
+                constraint: "a rule has rolled it back".into(),
+            }),
+            false => Ok(()),
+        }
     }
 }
 

@@ -6,12 +6,13 @@
 //!
 //! # Invariants
 //! * `CONSTRAINT-7` A UNIQUE index of the user's over the names or the extended attributes of a
-//!   store refuses rows of a commit only if it would refuse them in any order. *Guard*: rows that
-//!   are refused wait until all others are written; then what is there of them is removed, and they
-//!   are written anew: all that is there at any step is part of what is there in the end. Excepted
-//!   are rows that are there and that a foreign key of the user's refers to: they cannot go and
-//!   come back without it. (Inodes neither: a UNIQUE index over their own columns is met in the
-//!   order of the commit.)
+//!   store refuses rows of a commit only if it would refuse them in any order. *Guard*: a row that
+//!   is refused waits for the others. What is there of rows that wait for each other is removed,
+//!   and they are written anew: all that is there at any step is part of what is there in the end.
+//!   Excepted are rows that wait for each other and that a foreign key of the user's refers to:
+//!   they cannot go and come back without it. (Inodes neither: a UNIQUE index over their own
+//!   columns is met in the order of the commit.) The commit and the search for what it refuses
+//!   (`refusals`) go this one road.
 //!
 //! # Cost
 //! Nothing but a look at the outcome, unless an index refuses a row.
@@ -33,46 +34,74 @@ impl Kept {
     }
 }
 
-/// Writes `rows` to `table`. `clear` removes what is there of a row, to be written again, and says
-/// how many rows that were.
-pub(crate) fn write_in_any_order<'r, T: 'r>(
-    txn: &Connection,
-    table: &str,
-    rows: impl IntoIterator<Item = &'r T>,
-    mut write: impl FnMut(&T, &mut Kept) -> Result<()>,
-    mut clear: impl FnMut(&T, &mut Kept) -> Result<usize>,
-) -> Result<()> {
-    let mut waiting: Vec<(&T, Kept)> = Vec::new();
-    let mut first = None;
+/// How rows of a side table are written.
+pub(crate) trait Rows {
+    type Row;
+
+    /// Writes a row.
+    fn write(&mut self, row: &Self::Row, kept: &mut Kept) -> Result<()>;
+
+    /// Removes what is there of a row, to be written again; says how many rows that were.
+    fn clear(&mut self, row: &Self::Row, kept: &mut Kept) -> Result<usize>;
+
+    /// A rule refuses the row: an error ends it, else the others go on.
+    fn refuse(&mut self, row: &Self::Row, error: CatalogError) -> Result<()>;
+}
+
+/// Writes rows to `table`.
+pub(crate) fn write_in_any_order<'r, R: Rows>(
+    (txn, table): (&Connection, &str),
+    rows: impl IntoIterator<Item = &'r R::Row>,
+    to: &mut R,
+) -> Result<()>
+where
+    R::Row: 'r,
+{
+    let mut waiting: Vec<(&R::Row, Kept, CatalogError)> = Vec::new();
     for row in rows {
         let mut kept = Kept::default();
-        if let Err(error) = write(row, &mut kept) {
-            if !may_wait(txn, table, &error)? {
-                return Err(error);
+        match to.write(row, &mut kept) {
+            Err(error) if may_wait(txn, table, &error)? => waiting.push((row, kept, error)),
+            Err(error) => to.refuse(row, error)?,
+            Ok(()) => {}
+        }
+    }
+    // One may have waited for another.
+    let mut count = usize::MAX;
+    while !waiting.is_empty() && waiting.len() < count {
+        count = waiting.len();
+        for (row, mut kept, _) in std::mem::take(&mut waiting) {
+            match to.write(row, &mut kept) {
+                Err(error) if may_wait(txn, table, &error)? => waiting.push((row, kept, error)),
+                Err(error) => to.refuse(row, error)?,
+                Ok(()) => {}
             }
-            waiting.push((row, kept));
-            first.get_or_insert(error);
         }
     }
-    let Some(error) = first else {
+    if waiting.is_empty() {
         return Ok(());
-    };
+    }
     let is_referred = is_referred(txn, table)?;
-    for (row, kept) in &mut waiting {
-        match clear(row, kept) {
-            Ok(0) => {}
-            Ok(_) if !is_referred => {}
-            Ok(_) => return Err(error),
-            Err(other) if is_referred && other.is_of_a_rule() => return Err(error),
-            Err(other) => return Err(other),
+    let mut cleared = Vec::new();
+    for (row, mut kept, error) in waiting {
+        match to.clear(row, &mut kept) {
+            Ok(removed) if removed == 0 || !is_referred => cleared.push((row, kept)),
+            Ok(_) => to.refuse(row, error)?,
+            Err(other) if is_referred && other.is_of_a_rule() => to.refuse(row, error)?,
+            Err(other) => to.refuse(row, other)?,
         }
     }
-    (waiting.iter_mut()).try_for_each(|(row, kept)| write(row, kept))
+    for (row, mut kept) in cleared {
+        if let Err(error) = to.write(row, &mut kept) {
+            to.refuse(row, error)?;
+        }
+    }
+    Ok(())
 }
 
 /// Whether a UNIQUE index of `table` refuses the row: others may have to be written before. Not
 /// where a rule has ended the transaction.
-pub(crate) fn may_wait(txn: &Connection, table: &str, error: &CatalogError) -> Result<bool> {
+fn may_wait(txn: &Connection, table: &str, error: &CatalogError) -> Result<bool> {
     let CatalogError::Constraint { constraint, .. } = error else {
         return Ok(false);
     };
@@ -107,7 +136,7 @@ impl CatalogError {
 }
 
 /// Whether a foreign key of the user's refers to rows of a table.
-pub(crate) fn is_referred(txn: &Connection, table: &str) -> Result<bool> {
+fn is_referred(txn: &Connection, table: &str) -> Result<bool> {
     txn.prepare_cached(
         "SELECT 1 FROM sqlite_schema AS t, pragma_foreign_key_list(t.name) AS keys \
          WHERE t.type = 'table' AND keys.\"table\" = ?1 COLLATE NOCASE",

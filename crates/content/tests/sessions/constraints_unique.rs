@@ -214,7 +214,9 @@ fn a_unique_index_over_attributes_refuses_what_would_be_there_twice_and_nothing_
 /// What is exchanged has its past, and is refused where it would take rows of the user's along.
 #[test]
 fn an_exchange_under_a_unique_index_keeps_the_past_and_the_users_rows() {
-    ["ON DELETE CASCADE", "ON DELETE RESTRICT", ""].map(exchange_beside_labels);
+    ["ON DELETE CASCADE", "ON DELETE RESTRICT", ""]
+        .into_iter()
+        .for_each(exchange_beside_labels);
 }
 
 fn exchange_beside_labels(action: &str) {
@@ -270,7 +272,9 @@ fn exchange_beside_labels(action: &str) {
 /// A rule that comes late takes out what is there twice by it, not what only changed places.
 #[test]
 fn a_unique_index_that_comes_late_takes_out_what_is_there_twice() {
-    ["again", "zz"].map(twice_beside_an_exchange);
+    ["again", "zz"]
+        .into_iter()
+        .for_each(twice_beside_an_exchange);
 }
 
 fn twice_beside_an_exchange(second: &str) {
@@ -358,6 +362,105 @@ fn a_unique_index_over_content_takes_out_what_it_meets() {
     db.close().unwrap_err();
 }
 
+/// A chain needs nobody to go and come back: each row waits for the one before, also where a
+/// foreign key refers to them or a trigger lets none go.
+#[test]
+fn what_moves_up_in_a_chain_is_written_row_by_row() {
+    for rule in [
+        "CREATE TABLE label (parent INT, name TEXT, ino INT, \
+           FOREIGN KEY (parent, name) REFERENCES main_dirent (parent, name), \
+           FOREIGN KEY (ino, name) REFERENCES main_xattr (ino, name))",
+        "CREATE TRIGGER stay BEFORE DELETE ON main_xattr BEGIN SELECT RAISE(ABORT, 'stay'); END",
+    ] {
+        let dir = scratch();
+        let db = create(dir.path(), None);
+        let set = |db: &Database, node, key: &[u8], value: &[u8]| {
+            (db.attributes())
+                .set(node, key, value, XattrMode::Set)
+                .unwrap();
+        };
+        let [a, b, c] = ["a", "b", "c"].map(|text| put(&db, ROOT, text, text.as_bytes()));
+        for (file, id) in [(a, b"1"), (b, b"2"), (c, b"3")] {
+            set(&db, file, b"user.id", id);
+        }
+        db.close().unwrap();
+        let indexes = "CREATE UNIQUE INDEX one_name ON main_dirent (ino); \
+            CREATE UNIQUE INDEX one_id ON main_xattr (value) WHERE name = 'user.id'";
+        plain(dir.path(), &format!("{indexes}; {rule}"));
+        let db = open_quiet(dir.path());
+        let rename = |from: &str, to: &str| {
+            (db.nodes())
+                .rename(ROOT, &name(from), ROOT, &name(to), RenameMode::Replace)
+                .unwrap();
+        };
+        // The first one joins the group first, and gets its value last.
+        set(&db, a, b"user.note", b"x");
+        set(&db, c, b"user.id", b"4");
+        set(&db, b, b"user.id", b"3");
+        set(&db, a, b"user.id", b"2");
+        db.sync().unwrap();
+        let id = |node| db.attributes().get(node, b"user.id").unwrap();
+        let ids = [a, b, c].map(id).concat();
+        assert_eq!(ids, b"234", "{rule}");
+        assert_nothing_refused(dir.path(), rule);
+        if rule.contains("TRIGGER") {
+            // No file with such an attribute may go.
+            db.close().unwrap();
+            continue;
+        }
+        for (from, to) in [("b", "t"), ("c", "b"), ("t", "a")] {
+            rename(from, to);
+        }
+        db.sync().unwrap();
+        assert_nothing_refused(dir.path(), rule);
+        assert_eq!(shown(&db).names.len(), 2, "{rule}");
+        db.files().write(b"/next", b"x").unwrap();
+        db.sync().unwrap();
+        assert_clean(&db);
+        db.close().unwrap();
+    }
+}
+
+/// A trigger that lets no name go, and one that ends the transaction: one exchange is taken out,
+/// the other stays, and the database goes on.
+#[test]
+fn an_exchange_whose_names_may_not_go_is_taken_out() {
+    for action in ["RAISE(ABORT, 'stay')", "RAISE(ROLLBACK, 'stay')"] {
+        let dir = scratch();
+        let db = create(dir.path(), None);
+        let [x, _, v, _] = ["x", "y", "v", "w"].map(|text| put(&db, ROOT, text, b"1"));
+        db.close().unwrap();
+        let db = open_quiet(dir.path());
+        let exchange = |one: &str, other: &str| {
+            (db.nodes())
+                .rename(ROOT, &name(one), ROOT, &name(other), RenameMode::Exchange)
+                .unwrap();
+        };
+        exchange("x", "y");
+        exchange("v", "w");
+        put(&db, ROOT, "other", b"2");
+        plain(
+            dir.path(),
+            &format!(
+                "CREATE UNIQUE INDEX late ON main_dirent (ino); \
+                 CREATE TRIGGER stay BEFORE DELETE ON main_dirent WHEN old.name IN ('x', 'y') \
+                 BEGIN SELECT {action}; END"
+            ),
+        );
+        db.sync().unwrap();
+        let at = |text: &str| db.nodes().lookup(ROOT, &name(text)).unwrap().node;
+        assert_eq!((at("x"), at("w")), (x, v), "{action}");
+        let refused = list_refused(&dir.path().join("t.larder")).unwrap();
+        let paths: BTreeSet<&[u8]> = refused.iter().map(|one| &*one.path).collect();
+        assert_eq!(paths, BTreeSet::from([&b"/x"[..], b"/y"]), "{action}");
+        at("other");
+        put(&db, ROOT, "next", b"3");
+        db.sync().unwrap();
+        assert_clean(&db);
+        db.close().unwrap_err();
+    }
+}
+
 /// Each file gets the name and the number of the next one.
 fn rotate(db: &Database) {
     let at = |text: &str| db.nodes().lookup(ROOT, &name(text)).unwrap().node;
@@ -368,7 +471,9 @@ fn rotate(db: &Database) {
             .unwrap();
     }
     let ids = files.map(|file| db.attributes().get(file, b"user.id").unwrap());
-    files.map(|file| db.attributes().remove(file, b"user.id").unwrap());
+    for file in files {
+        db.attributes().remove(file, b"user.id").unwrap();
+    }
     for (index, file) in files.iter().enumerate() {
         (db.attributes())
             .set(*file, b"user.id", &ids[(index + 1) % 3], XattrMode::Set)

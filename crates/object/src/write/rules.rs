@@ -14,8 +14,8 @@
 //!
 //! # Cost
 //! In a store without rules one look at a set. In a store with rules: a transaction without a flush
-//! for each operation, with a row for each of at most [`PENDING_MAX`] inodes and names that wait,
-//! 3 µs each; then they are committed.
+//! for each operation, with a row for each of at most [`PENDING_MAX`] inodes, names and extended
+//! attributes that wait, 3 µs each; then they are committed.
 
 use crate::engine::{Engine, lock};
 use crate::view::node::{Node, NodeState};
@@ -25,8 +25,10 @@ use larder_catalog::{CatalogError, ChangeSet, DirentChange, InodeChange};
 use larder_space::format::{Ino, Name, StoreId};
 use std::sync::PoisonError;
 
-/// Inodes and names that wait at most, of stores with rules.
+/// Inodes, names and extended attributes that wait at most, of stores with rules.
 const PENDING_MAX: usize = 256;
+/// Values of extended attributes that wait at most: each operation writes them.
+const PENDING_BYTES_MAX: usize = 256 << 10;
 
 impl Rules {
     /// Whether so much is pending that it should be committed.
@@ -35,7 +37,11 @@ impl Rules {
         let rows: usize = (pending.values())
             .map(|one| 1 + one.entries.len() + one.xattrs.len())
             .sum();
-        rows >= PENDING_MAX
+        let values = pending.values().flat_map(|one| one.xattrs.values());
+        let bytes: usize = (values.filter_map(|(_, value)| value.as_ref()))
+            .map(Vec::len)
+            .sum();
+        rows >= PENDING_MAX || bytes >= PENDING_BYTES_MAX
     }
 
     fn note(&self, node: &Node, state: &NodeState) {
