@@ -32,7 +32,7 @@ libfuzzer_sys::fuzz_target!(|text: &str| {
     let _ = is_complete(text);
     for catalog in catalogs() {
         let mut at = 0;
-        while let Ok(Some(statement)) = catalog.inspect_sql(text, at) {
+        while let Ok(Some(statement)) = catalog.sql().inspect(text, at) {
             assert!(
                 statement.start >= at && statement.end > statement.start,
                 "{statement:?}"

@@ -65,9 +65,11 @@ fn measure(dir: &Path) -> Result<(), Box<dyn Error>> {
     for ino in 2..=FILES * GROUPS {
         let name = Name::new(format!("file-{ino:08}").as_bytes())?;
         let found = catalog
+            .tables()
             .dirent(StoreId::MAIN, Ino::ROOT, &name)?
             .ok_or("a name is missing")?;
         catalog
+            .tables()
             .inode(StoreId::MAIN, found)?
             .ok_or("an inode is missing")?;
     }

@@ -11,7 +11,7 @@ use crate::schema::expected::{Expected, expected_objects};
 use crate::space::map_pages;
 use crate::types::codec::unsigned;
 use crate::types::names::{StoreName, TABLE_SUFFIXES, quoted, shown};
-use crate::{Catalog, schema};
+use crate::{CatalogSurvey, schema};
 use damage::FINDINGS_MAX;
 use larder_format::Name;
 use larder_format::limits::XATTR_VALUE_BYTES_MAX;
@@ -333,12 +333,13 @@ const STORE: &[&str] = &[
        FROM \"{t}_xattr\" AS x LEFT JOIN \"{t}\" AS i ON i.ino = x.ino WHERE i.ino IS NULL",
 ];
 
-impl Catalog {
+impl CatalogSurvey<'_> {
     /// Which tables cannot be read for damage, and what still reads; nothing: all can. Cost: reads
     /// the catalog.
     pub fn damage(&self) -> Result<Vec<String>> {
         let code = self.code()?;
-        self.read(|reader| damage::survey(reader, code, true))
+        self.catalog
+            .read(|reader| damage::survey(reader, code, true))
     }
 
     /// Proves the catalog's structure at one committed moment: SQLite's integrity check, the
@@ -346,7 +347,7 @@ impl Catalog {
     /// most 100 of each kind; none means sound. Reads everything: seconds per million files.
     pub fn check(&self) -> Result<Vec<String>> {
         let code = self.code()?;
-        self.read(|reader| {
+        self.catalog.read(|reader| {
             let txn = rusqlite::Transaction::new_unchecked(reader, TransactionBehavior::Deferred)
                 .at("the start of a check")?;
             if code != Code::Trusted {
@@ -389,8 +390,11 @@ impl Catalog {
 
     /// Whose the code in its schema is.
     fn code(&self) -> Result<Code> {
-        let place = &self.place;
-        self.options.trust.judge(place.owner(), &place.path())
+        let place = &self.catalog.place;
+        self.catalog
+            .options
+            .trust
+            .judge(place.owner(), &place.path())
     }
 }
 

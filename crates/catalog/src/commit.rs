@@ -41,8 +41,8 @@ impl Catalog {
     pub fn commit(&self, changes: &ChangeSet) -> Result<CommitOutcome> {
         let stores = self.stores_of(changes)?;
         let allocated = extents::coalesce(&changes.allocated);
-        let (retired, dropped) = self.split_retired(&changes.retired);
-        let is_step = self.user.is_some() || self.is_clients();
+        let (retired, dropped) = self.workspace().split_retired(&changes.retired);
+        let is_step = self.user.is_some() || self.client().is_clients();
         let mut rows = (0, 0);
         let outcome = self.write(|txn| {
             rows.0 = foreign::newest_row(txn)?;
@@ -50,7 +50,8 @@ impl Catalog {
             let before = feed::look_before(txn, &stores, changes)?;
             let keeper = match is_step {
                 true => Keeper::begin_step(txn, seq)?,
-                false => Keeper::begin(txn, seq, changes.now_ns)?.by(self.author(changes.user)),
+                false => Keeper::begin(txn, seq, changes.now_ns)?
+                    .by(self.sessions().author(changes.user)),
             };
             let purpose = match is_step {
                 true => saves::Purpose::Step,
@@ -90,7 +91,7 @@ impl Catalog {
             history::add_pre_images(txn, seq, &changes.pre_images)?;
             history::add_moves(txn, &keeper, &changes.moves)?;
             debug_assert_eq!(
-                match keeper.keeps() && self.tells() && !changes.has_revived {
+                match keeper.keeps() && self.sessions().tells() && !changes.has_revived {
                     true => foreign::find_untold(txn, &stores, changes, seq)?,
                     false => None,
                 },
@@ -116,7 +117,7 @@ impl Catalog {
         })?;
         match is_step {
             true => *crate::lock(&self.moment_ns) = Some(changes.now_ns),
-            false => self.note_own_rows(rows),
+            false => self.sessions().note_own_rows(rows),
         }
         Ok(outcome)
     }

@@ -20,7 +20,7 @@
 mod collect;
 mod trigger;
 
-use crate::Catalog;
+use crate::CatalogFeed;
 use crate::error::{At, CatalogError, Result};
 use crate::schema::statements::StoreSql;
 use crate::types::changes::ChangeSet;
@@ -86,16 +86,16 @@ pub struct FeedBounds {
     pub is_on: bool,
 }
 
-impl Catalog {
+impl CatalogFeed<'_> {
     /// What the feed has.
-    pub fn feed_bounds(&self) -> Result<FeedBounds> {
-        self.read(bounds)
+    pub fn bounds(&self) -> Result<FeedBounds> {
+        self.catalog.read(bounds)
     }
 
     /// Switches the feed on or off; returns the position before the first change that will be told.
     /// Off, it forgets which tables are watched.
-    pub fn set_feed(&self, is_on: bool) -> Result<u64> {
-        self.write(|txn| {
+    pub fn set(&self, is_on: bool) -> Result<u64> {
+        self.catalog.write(|txn| {
             let found = bounds(txn)?;
             if found.is_on == is_on {
                 return Ok(found.newest);
@@ -115,7 +115,7 @@ impl Catalog {
 
     /// Watches a table of the user's, or no longer. The feed must be on.
     pub fn watch_table(&self, table: &str, is_watched: bool) -> Result<()> {
-        self.write(|txn| {
+        self.catalog.write(|txn| {
             if !bounds(txn)?.is_on {
                 return Err(off());
             }
@@ -135,8 +135,8 @@ impl Catalog {
     /// The changes of at least one row of the feed behind position `since`, at most `rows_max` rows
     /// of them; none when there are no more. [`CatalogError::Invalid`] when they are gone, or were
     /// never there.
-    pub fn feed_after(&self, since: u64, rows_max: u32) -> Result<Vec<FeedChange>> {
-        self.read(|reader| {
+    pub fn after(&self, since: u64, rows_max: u32) -> Result<Vec<FeedChange>> {
+        self.catalog.read(|reader| {
             let mut changes = Vec::new();
             let mut select = reader
                 .prepare_cached(

@@ -17,8 +17,8 @@
 //! * `HISTORY-3` The state of every whole commit from `history_begins_seq` on can be read, of
 //!   stores whose own history does not begin later (`HISTORY-7`). *Guard*: pruning, reclaim and
 //!   raising the number are one transaction; extents are reclaimed with the same horizon; who reads
-//!   a state pins it in a transaction that looks at the number ([`Catalog::pin_past`]), and reclaim
-//!   looks at the pins in its own; what was read counts only if the pin outlived it.
+//!   a state pins it in a transaction that looks at the number ([`CatalogPast::pin_past`]), and
+//!   reclaim looks at the pins in its own; what was read counts only if the pin outlived it.
 //! * `HISTORY-4` What the targets of redo rows held before they were written over can be read where
 //!   their pre-images say (`pre_images`): for commit S the row with the lowest `until_seq` > S
 //!   counts. *Guard*: the row is durable before its target is written over; the copy is an extent
@@ -33,7 +33,7 @@
 //! (`ChangeSet::redo_applied`), unless they hide older ones that are in the history: a state
 //! that has those needs these as well. A transaction of several steps has one moment, its end:
 //! nobody reads a step. What plain SQL changes by itself has none before the next commit: who names
-//! or reads the present makes one ([`Catalog::commit_unsequenced_changes`]).
+//! or reads the present makes one ([`CatalogTemporal::commit_unsequenced_changes`]).
 //!
 //! # Cost
 //! One row per superseded row, and one per commit. A new file supersedes nothing but the times of

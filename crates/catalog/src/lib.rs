@@ -31,7 +31,7 @@
 //!   one form; SQLite sorts TEXT before BLOB, and [`dirent_order`] says the same. *Guard*: one type
 //!   binds them; a property test compares the orders.
 //! * `CATALOG-7` A commit is durable when it returns, but one whose caller takes the flush upon
-//!   himself ([`Catalog::commit_transaction`], [`Catalog::flush_log`]). *Guard*:
+//!   himself ([`CatalogTransaction::commit`], [`CatalogTransaction::flush_log`]). *Guard*:
 //!   `synchronous = FULL` on every connection that writes; crash tests of the layers above.
 //!
 //! * `CATALOG-8` `larder_ag` says for each allocation group how many blocks its extent rows have,
@@ -39,7 +39,7 @@
 //!   decide otherwise. *Guard*: changed in the transaction that changes the rows; `check` compares
 //!   them.
 //! * `CATALOG-9` In a transaction of its owner ([`Catalog::open_private`]) nothing is committed but
-//!   by [`Catalog::commit_transaction`]: everything else that writes is a savepoint in it. *Guard*:
+//!   by [`CatalogTransaction::commit`]: everything else that writes is a savepoint in it. *Guard*:
 //!   an SQL statement that would begin, end or leave a transaction is refused.
 //! * `CATALOG-12` Where users may make temporary tables, nothing of ours is read or written while
 //!   one has the name of a table of ours (`temporary`). *Guard*: every read, write and commit on
@@ -252,6 +252,63 @@ pub struct LogUse {
     pub pending_bytes: u64,
 }
 
+/// Parts of the catalog's interface: each a reference to the catalog, with the methods of its room.
+macro_rules! parts {
+    ($($(#[$doc:meta])* $name:ident $part:ident)*) => {
+        $(
+            $(#[$doc])*
+            #[derive(Debug, Clone, Copy)]
+            pub struct $part<'c> {
+                catalog: &'c Catalog,
+            }
+        )*
+
+        impl Catalog {
+            $(
+                $(#[$doc])*
+                pub fn $name(&self) -> $part<'_> {
+                    $part { catalog: self }
+                }
+            )*
+        }
+    };
+}
+
+parts! {
+    /// Inodes, names, content and extended attributes, as they are now.
+    tables CatalogTables
+    /// Where the content of an object lies: redo rows and lists of pieces.
+    maps CatalogMaps
+    /// Extents, segments, and who holds them.
+    space CatalogSpace
+    /// Stores.
+    stores CatalogStores
+    /// Sessions, what they pin and hold open, and what others committed.
+    sessions CatalogSessions
+    /// The owner's transaction, and when commits are durable.
+    transaction CatalogTransaction
+    /// What the user's rules accept.
+    rules CatalogRules
+    /// How long history is kept.
+    retention CatalogRetention
+    /// What is kept of the past, and snapshots.
+    history CatalogHistory
+    /// Moments of the past, and catalogs that show one.
+    past CatalogPast
+    /// Users' tables and columns that have a past.
+    temporal CatalogTemporal
+    /// The feed of changes.
+    feed CatalogFeed
+    /// SQL of users.
+    sql CatalogSql
+    /// The connection of another program.
+    client CatalogClient
+    /// The workspace of a long transaction.
+    workspace CatalogWorkspace
+    /// Looking through all that there is.
+    survey CatalogSurvey
+}
+
 impl Catalog {
     /// Whether another connection (any process, or an SQL session) committed since the last call,
     /// or since opening. Our own commits do not count. Waits for a commit that is running; else 1
@@ -337,7 +394,7 @@ impl Catalog {
             None => self.connect_reader()?,
         };
         let result = body(&reader);
-        let result = self.require_pinned(&reader).and(result);
+        let result = self.past().require_pinned(&reader).and(result);
         let mut readers = lock(&self.readers);
         if readers.len() < READERS_MAX {
             readers.push(reader);
@@ -396,7 +453,11 @@ impl Catalog {
         self.require_unhidden(connection)?;
         match stage {
             // CLIENT-1: no savepoint either. Who fails refuses the client's commit.
-            Stage::Client => return self.transact_for_client(|| body(connection, guards)),
+            Stage::Client => {
+                return self
+                    .client()
+                    .transact_for_client(|| body(connection, guards));
+            }
             Stage::Reading | Stage::Writing => {
                 return commit::transaction::as_step(connection, |step| {
                     body(step, guards).map_err(|error| guards.explain(error))

@@ -1,13 +1,12 @@
 //! Reading the past: a catalog as it was at one commit. Its statements are those of the present,
 //! with the same parameters, over the rows that were there then (`history`).
 //!
-//! It only reads; who opens it has pinned the commit ([`Catalog::pin_past`], `HISTORY-3`).
+//! It only reads; who opens it has pinned the commit ([`CatalogPast::pin_past`], `HISTORY-3`).
 
 pub(crate) mod as_of;
 pub(crate) mod as_of_views;
 pub(crate) mod snapshots;
 
-use crate::Catalog;
 use crate::conn::meta::find_meta;
 use crate::error::no_history;
 use crate::error::{At, CatalogError, Result};
@@ -18,21 +17,22 @@ use crate::space::extents::extent;
 use crate::types::codec::{rows, signed, unsigned};
 use crate::types::moment::{Moment, PastPin};
 use crate::types::utc;
+use crate::{Catalog, CatalogPast};
 use larder_format::{CommitSeq, Extent, SessionId};
 use rusqlite::{Connection, OptionalExtension};
 
-impl Catalog {
+impl CatalogPast<'_> {
     /// The newest whole commit at or before a moment, and its time. [`CatalogError::Invalid`]
     /// before the history begins, in the future, and where there is no history;
     /// [`CatalogError::NotFound`]: no such snapshot. `now_ns` is the present.
     pub fn resolve_moment(&self, moment: &Moment, now_ns: i64) -> Result<(CommitSeq, i64)> {
-        self.read(|reader| resolve(reader, moment, now_ns))
+        self.catalog.read(|reader| resolve(reader, moment, now_ns))
     }
 
     /// Resolves a moment and pins it for a session: nothing that its state has is reclaimed until
-    /// [`Catalog::unpin_past`], or the session's end. [`CatalogError::PastEnded`] after that.
+    /// [`CatalogPast::unpin_past`], or the session's end. [`CatalogError::PastEnded`] after that.
     pub fn pin_past(&self, session: SessionId, moment: &Moment, now_ns: i64) -> Result<PastPin> {
-        self.write(|txn| {
+        self.catalog.write(|txn| {
             let (seq, at_ns) = resolve(txn, moment, now_ns)?;
             let id = txn
                 // Nobody would end the pin of a session that is over.
@@ -62,9 +62,9 @@ impl Catalog {
         })
     }
 
-    /// Ends what [`Catalog::pin_past`] began; twice is no error.
+    /// Ends what [`CatalogPast::pin_past`] began; twice is no error.
     pub fn unpin_past(&self, pin: &PastPin) -> Result<()> {
-        self.write(|txn| {
+        self.catalog.write(|txn| {
             txn.execute(
                 "DELETE FROM larder_past WHERE id = ?1 AND session = ?2 AND seq = ?3",
                 [pin.id, signed(pin.session.0), signed(pin.seq.0)],
@@ -77,7 +77,7 @@ impl Catalog {
     /// What a catalog of the past has just read counts if its pin is still there: then nothing of
     /// it had gone (`HISTORY-3`). 2 µs.
     pub(crate) fn require_pinned(&self, reader: &Connection) -> Result<()> {
-        let Some(pin) = &self.past_pin else {
+        let Some(pin) = &self.catalog.past_pin else {
             return Ok(());
         };
         let is_there = reader
@@ -93,7 +93,7 @@ impl Catalog {
     /// The targets of pre-images that a commit after `seq` wrote, and that commit (`HISTORY-4`).
     /// O(rows found).
     pub fn pre_images_after(&self, seq: CommitSeq) -> Result<Vec<(Extent, CommitSeq)>> {
-        self.read(|reader| {
+        self.catalog.read(|reader| {
             rows(
                 reader,
                 "SELECT segment, start_block, block_count, until_seq FROM larder_home WHERE \
@@ -108,7 +108,7 @@ impl Catalog {
     /// This catalog as it was when `pin` was set on it, for reading. [`CatalogError::PastEnded`] of
     /// what is read after the pin's end.
     pub fn as_of(&self, pin: &PastPin) -> Result<Catalog> {
-        let mut past = open_within(&self.place, &self.options, Purpose::Past)?;
+        let mut past = open_within(&self.catalog.place, &self.catalog.options, Purpose::Past)?;
         past.as_of = Some(pin.seq);
         past.past_pin = Some(*pin);
         Ok(past)
@@ -116,7 +116,7 @@ impl Catalog {
 
     /// All pre-images, for `check`: target, copy, up to which commit.
     pub fn all_pre_images(&self) -> Result<Vec<(Extent, Extent, CommitSeq)>> {
-        self.read(|reader| {
+        self.catalog.read(|reader| {
             rows(
                 reader,
                 "SELECT segment, start_block, block_count, copy_segment, copy_block, until_seq \
@@ -133,7 +133,7 @@ impl Catalog {
     /// elsewhere: (part, place), by part (`HISTORY-4`, `HISTORY-5`). Nothing in a catalog of the
     /// present.
     pub fn pre_images(&self, blocks: &Extent) -> Result<Vec<(Extent, Extent)>> {
-        match self.as_of {
+        match self.catalog.as_of {
             Some(seq) => self.places_at(blocks, seq),
             None => Ok(Vec::new()),
         }
@@ -143,7 +143,7 @@ impl Catalog {
     /// do not have it any more: (part, place), by part. One look for each row that counts, and one
     /// for `blocks`.
     pub fn places_at(&self, blocks: &Extent, seq: CommitSeq) -> Result<Vec<(Extent, Extent)>> {
-        self.read(|reader| places_at(reader, blocks, seq))
+        self.catalog.read(|reader| places_at(reader, blocks, seq))
     }
 }
 

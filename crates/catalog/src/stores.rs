@@ -14,7 +14,7 @@ use crate::temporal::unsequenced::settle_unsequenced;
 use crate::types::codec::{rows, signed, unsigned};
 use crate::types::names::StoreName;
 use crate::types::rows::{InodeRow, StoreRow};
-use crate::{Catalog, feed, history, schema, temporal};
+use crate::{CatalogStores, feed, history, schema, temporal};
 use larder_format::limits::STORES_MAX;
 use larder_format::{CommitSeq, FileKind, Ino, StoreId};
 use rusqlite::{Connection, OptionalExtension, Row, params};
@@ -23,14 +23,18 @@ use std::sync::PoisonError;
 
 const SELECT: &str = "SELECT id, name, provider, mount, table_store FROM larder_store";
 
-impl Catalog {
+impl CatalogStores<'_> {
     /// All stores, by id.
-    pub fn stores(&self) -> Result<Vec<StoreRow>> {
-        let stores = self.read(|reader| {
+    pub fn rows(&self) -> Result<Vec<StoreRow>> {
+        let stores = self.catalog.read(|reader| {
             rows(reader, &format!("{SELECT} ORDER BY id"), [], store_row).at("larder_store")
         })?;
         // Another process may have destroyed some.
-        let mut known = self.stores.write().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self
+            .catalog
+            .stores
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
         let there: HashSet<StoreId> = stores.iter().map(|row| row.store).collect();
         known.retain(|id, _| there.contains(id));
         Ok(stores)
@@ -38,8 +42,12 @@ impl Catalog {
 
     /// Forgets what is known of stores: a transaction was taken back, and another one may give the
     /// number of a store that it made to another name.
-    pub fn forget_stores(&self) {
-        let mut known = self.stores.write().unwrap_or_else(PoisonError::into_inner);
+    pub fn forget(&self) {
+        let mut known = self
+            .catalog
+            .stores
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
         known.clear();
     }
 
@@ -50,7 +58,7 @@ impl Catalog {
     /// has tables of its own is made by a commit, or a step of the transaction: as of the commits
     /// before it is not there.
     #[allow(clippy::too_many_arguments)] // They are the columns of two rows.
-    pub fn create_store(
+    pub fn create(
         &self,
         name: &str,
         provider: &str,
@@ -63,9 +71,9 @@ impl Catalog {
     ) -> Result<StoreRow> {
         crate::types::names::check_store_name(name)?;
         let root = root_inode(now_ns, root_mode, uid, gid);
-        let is_step = self.user.is_some() || self.is_clients();
+        let is_step = self.catalog.user.is_some() || self.catalog.client().is_clients();
         let is_commit = table_store.is_none();
-        let made = self.write(|txn| {
+        let made = self.catalog.write(|txn| {
             if is_commit && !is_step {
                 settle_unsequenced(txn, now_ns)?; // HISTORY-6
             }
@@ -93,24 +101,19 @@ impl Catalog {
             if is_commit && !is_step {
                 let seq = CommitSeq(find_meta(txn, "commit_seq")? as u64);
                 let keeper = history::Keeper::begin(txn, seq, now_ns)?;
-                keeper.by(self.author(None)).end(txn)?;
+                keeper.by(self.catalog.sessions().author(None)).end(txn)?;
             }
             Ok(store)
         })?;
         if is_commit && is_step {
-            *crate::lock(&self.moment_ns) = Some(now_ns);
+            *crate::lock(&self.catalog.moment_ns) = Some(now_ns);
         }
         Ok(made)
     }
 
     /// Changes provider or mount of a store; what is `None` stays.
-    pub fn set_store(
-        &self,
-        store: StoreId,
-        provider: Option<&str>,
-        mount: Option<&str>,
-    ) -> Result<()> {
-        self.write(|txn| {
+    pub fn set(&self, store: StoreId, provider: Option<&str>, mount: Option<&str>) -> Result<()> {
+        self.catalog.write(|txn| {
             let changed = txn
                 .execute(
                     "UPDATE larder_store SET provider = coalesce(?2, provider), \
@@ -127,7 +130,7 @@ impl Catalog {
 
     /// Exchanges the mounts of two stores.
     pub fn exchange_mounts(&self, one: StoreId, other: StoreId) -> Result<()> {
-        self.write(|txn| {
+        self.catalog.write(|txn| {
             let (first, second) = (find_store(txn, one)?, find_store(txn, other)?);
             // Mounts are unique: one steps aside, to where no store can be.
             let aside = format!("//{}", first.mount);
@@ -145,13 +148,13 @@ impl Catalog {
     /// Destroys a store: drops its tables, the user's columns with them, and retires all it holds,
     /// as one commit, made at `now_ns`, whose number is returned. Refuses `main`, and a store that
     /// another one shows. Scans all extent rows.
-    pub fn destroy_store(&self, store: StoreId, now_ns: i64) -> Result<CommitSeq> {
+    pub fn destroy(&self, store: StoreId, now_ns: i64) -> Result<CommitSeq> {
         if store == StoreId::MAIN {
             return Err(CatalogError::invalid(
                 "store 'main' cannot be destroyed; remove its files instead",
             ));
         }
-        let seq = self.write(|txn| {
+        let seq = self.catalog.write(|txn| {
             settle_unsequenced(txn, now_ns)?; // HISTORY-6
             let row = find_store(txn, store)?;
             let shown_by: Option<String> = txn
@@ -192,13 +195,14 @@ impl Catalog {
             let seq = holders::retire_store(txn, store)?;
             // What is made of the present from here on is of after it.
             let keeper = history::Keeper::begin(txn, seq, now_ns)?;
-            keeper.by(self.author(None)).end(txn)?;
+            keeper.by(self.catalog.sessions().author(None)).end(txn)?;
             if let Some(since) = since {
                 history::note_destroyed(txn, seq, (store, &row.name, since))?;
             }
             Ok(seq)
         })?;
-        self.stores
+        self.catalog
+            .stores
             .write()
             .unwrap_or_else(PoisonError::into_inner)
             .remove(&store);
@@ -207,8 +211,8 @@ impl Catalog {
 
     /// One more than the highest inode number that the store ever had (`CATALOG-4`).
     pub fn next_ino(&self, store: StoreId) -> Result<Ino> {
-        let owner = self.store_sql(store)?.table_store;
-        self.read(|reader| {
+        let owner = self.catalog.store_sql(store)?.table_store;
+        self.catalog.read(|reader| {
             reader
                 .prepare_cached("SELECT next_ino FROM larder_store WHERE id = ?1")
                 .and_then(|mut find| find.query_row([owner.0], |row| unsigned(row, 0)))

@@ -26,7 +26,7 @@ use crate::guards::{has_replacing_trigger, may_replace};
 use crate::open::{Purpose, open_within};
 use crate::past::as_of_views;
 use crate::types::sql::{SqlRow, SqlValue, explain, line_column, run};
-use crate::{Catalog, CatalogOptions, lock};
+use crate::{Catalog, CatalogOptions, CatalogSql, lock};
 use judge::Judge;
 pub(crate) use judge::UserSide;
 pub use judge::{SqlControl, SqlStatement};
@@ -93,20 +93,23 @@ impl Catalog {
         });
         Ok(catalog)
     }
+}
 
+impl CatalogSql<'_> {
     /// Has the SQL of the user see the tables of stores as they were after commit `seq`, and only
     /// those; the user's columns also as plain SQL left them after it up to the time `at_ns`. It
-    /// lasts as long as the catalog is open. The commit is pinned ([`Catalog::pin_past`]). Cost:
-    /// about 1 ms.
+    /// lasts as long as the catalog is open. The commit is pinned
+    /// ([`crate::CatalogPast::pin_past`]). Cost: about 1 ms.
     pub fn show_past(&self, seq: CommitSeq, at_ns: i64) -> Result<()> {
         let user = self.user_side()?;
-        as_of_views::create(&lock(&self.writer).connection, seq, at_ns)?;
+        as_of_views::create(&lock(&self.catalog.writer).connection, seq, at_ns)?;
         *lock(&user.judge.present) = Some(HashSet::new());
         Ok(())
     }
 
     fn user_side(&self) -> Result<&UserSide> {
-        self.user
+        self.catalog
+            .user
             .as_ref()
             .ok_or_else(|| CatalogError::invalid("this catalog runs no SQL of users"))
     }
@@ -123,7 +126,7 @@ impl Catalog {
         // What REPLACE deletes, the authorizer does not tell.
         let replaces = may_replace(sql);
         let look = {
-            let writer = lock(&self.writer);
+            let writer = lock(&self.catalog.writer);
             if writer.stage != Stage::Idle {
                 require_open(&writer.connection)?;
             }
@@ -134,7 +137,7 @@ impl Catalog {
         {
             return Ok(());
         }
-        let mut writer = lock(&self.writer);
+        let mut writer = lock(&self.catalog.writer);
         let writer = &mut *writer;
         // A temporary trigger may replace as well, and only a shell has them.
         let replaces = replaces
@@ -145,7 +148,7 @@ impl Catalog {
 
     /// The statement of `sql` that begins at byte `at`; `None` when none is left. Errors name the
     /// place. Cost: compiles it; statements without `;` that stand alone stay compiled.
-    pub fn inspect_sql(&self, sql: &str, at: usize) -> Result<Option<SqlStatement>> {
+    pub fn inspect(&self, sql: &str, at: usize) -> Result<Option<SqlStatement>> {
         if let Some(byte) = sql.bytes().position(|byte| byte == 0) {
             return Err(CatalogError::invalid(format!(
                 "the text has a NUL byte, at {byte}, behind which SQLite reads nothing; remove \
@@ -210,7 +213,7 @@ impl Catalog {
     /// it breaks. `files` answers its functions. Returns how many rows INSERT, UPDATE and DELETE
     /// changed (triggers and cascades not counted), and whether `on_row` broke. An error takes back
     /// the statement.
-    pub fn run_sql(
+    pub fn run(
         &self,
         sql: &str,
         statement: &SqlStatement,

@@ -43,7 +43,7 @@ mod superseded;
 pub use findings::Conflict;
 pub use merge::Merged;
 
-use crate::Catalog;
+use crate::CatalogWorkspace;
 use crate::conn::meta::{add_meta, find_meta, next_commit_seq};
 use crate::error::{At, CatalogError, Result};
 use crate::space::extents;
@@ -91,7 +91,7 @@ pub struct InoRange {
     pub end: u64,
 }
 
-impl Catalog {
+impl CatalogWorkspace<'_> {
     // ---- the parent's side --------------------------------------------------------------------
 
     /// Enters a long transaction, as a commit of its own, with its pin and its first inode numbers.
@@ -103,7 +103,7 @@ impl Catalog {
         is_bound: bool,
         now_ns: i64,
     ) -> Result<(TransactionRow, Vec<InoRange>)> {
-        self.write(|txn| {
+        self.catalog.write(|txn| {
             settle_unsequenced(txn, now_ns)?; // HISTORY-6
             let pin_seq = next_commit_seq(txn)?;
             let id = add_meta(txn, "next_session", 1)? - 1; // CATALOG-4
@@ -128,7 +128,7 @@ impl Catalog {
     /// Gives away more inode numbers, as a commit of its own (`WORKSPACE-5`). The caller has the
     /// writer lock.
     pub fn give_inos(&self, now_ns: i64) -> Result<Vec<InoRange>> {
-        self.write(|txn| {
+        self.catalog.write(|txn| {
             settle_unsequenced(txn, now_ns)?; // HISTORY-6
             next_commit_seq(txn)?;
             take_inos(txn)
@@ -137,7 +137,7 @@ impl Catalog {
 
     /// The long transactions that are open, oldest first.
     pub fn transactions(&self) -> Result<Vec<TransactionRow>> {
-        self.read(|reader| {
+        self.catalog.read(|reader| {
             rows(
                 reader,
                 "SELECT id, pid, label, begun_ns, pin_seq, bound FROM larder_transaction ORDER BY \
@@ -160,7 +160,7 @@ impl Catalog {
 
     /// The oldest pin of a long transaction (`WORKSPACE-2`).
     pub fn oldest_transaction_pin(&self) -> Result<Option<CommitSeq>> {
-        self.read(|reader| {
+        self.catalog.read(|reader| {
             reader
                 .prepare_cached("SELECT min(pin_seq) FROM larder_transaction")
                 .and_then(|mut find| find.query_row([], |row| row.get::<_, Option<i64>>(0)))
@@ -172,7 +172,7 @@ impl Catalog {
     /// Blocks that are granted to a transaction; `None`: to all of them. Cost: an index lookup per
     /// extent granted.
     pub fn granted_blocks(&self, id: Option<u64>) -> Result<u64> {
-        self.read(|reader| {
+        self.catalog.read(|reader| {
             reader
                 .prepare_cached(
                     "SELECT coalesce(sum(block_count), 0) FROM larder_extent \
@@ -190,7 +190,7 @@ impl Catalog {
     /// caller has the writer lock, and nobody writes to the grants any more.
     /// [`CatalogError::NotFound`] when it is not open.
     pub fn end_transaction(&self, id: u64, now_ns: i64) -> Result<CommitSeq> {
-        self.write(|txn| {
+        self.catalog.write(|txn| {
             settle_unsequenced(txn, now_ns)?; // HISTORY-6
             let seq = next_commit_seq(txn)?;
             let mut ags = AgChanges::default();
@@ -203,26 +203,30 @@ impl Catalog {
     // ---- the workspace's side -----------------------------------------------------------------
 
     /// The number of the transaction whose workspace this is; `None`: an ordinary database.
-    pub fn workspace(&self) -> Option<u64> {
-        self.workspace
+    pub fn id(&self) -> Option<u64> {
+        self.catalog.workspace
     }
 
     /// Where this workspace may allocate, as far as this process knows.
     pub fn grants(&self) -> Arc<Grants> {
-        let grants = self.grants.read();
+        let grants = self.catalog.grants.read();
         Arc::clone(&grants.unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Learns of grants that another session of the workspace got. 3 µs and the rows.
     pub fn reload_grants(&self) -> Result<()> {
-        let found = self.read(read_grants)?;
-        *self.grants.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(found);
+        let found = self.catalog.read(read_grants)?;
+        *self
+            .catalog
+            .grants
+            .write()
+            .unwrap_or_else(PoisonError::into_inner) = Arc::new(found);
         Ok(())
     }
 
     /// Enters new grants, and how long the parent's segments are by now.
     pub fn add_grants(&self, extents: &[Extent], segments: &[SegmentRow]) -> Result<()> {
-        self.write(|txn| {
+        self.catalog.write(|txn| {
             for extent in extents {
                 txn.prepare_cached(
                     "INSERT INTO larder_grant (segment, start_block, block_count) VALUES (?1, ?2, \
@@ -254,19 +258,20 @@ impl Catalog {
 
     /// One after the last inode number that the workspace may use in the store (`WORKSPACE-5`).
     pub fn ino_end(&self, store: StoreId) -> Result<u64> {
-        let owner = self.store_sql(store)?.table_store;
-        self.read(|reader| Ok(find_meta(reader, &ino_end_key(owner))? as u64))
+        let owner = self.catalog.store_sql(store)?.table_store;
+        self.catalog
+            .read(|reader| Ok(find_meta(reader, &ino_end_key(owner))? as u64))
     }
 
     /// Goes on with these inode numbers.
     pub fn set_ino_ranges(&self, ranges: &[InoRange]) -> Result<()> {
-        self.write(|txn| set_ino_ranges(txn, ranges))
+        self.catalog.write(|txn| set_ino_ranges(txn, ranges))
     }
 
     /// Which extents of a change set are retired, and which are only dropped: they are the
     /// parent's, and the merge retires them there.
     pub(crate) fn split_retired(&self, retired: &[Held]) -> (Vec<Held>, Vec<Held>) {
-        if self.workspace.is_none() {
+        if self.catalog.workspace.is_none() {
             return (retired.to_vec(), Vec::new());
         }
         let grants = self.grants();

@@ -78,7 +78,7 @@ impl View {
         moment: Shown,
         seq: CommitSeq,
     ) -> View {
-        catalog.set_session(session.liveness.id);
+        catalog.sessions().set_session(session.liveness.id);
         let cache = NodeCache::new(session.dirty_bytes_max);
         View {
             session,
@@ -171,7 +171,7 @@ impl View {
 
     /// Whether one has become shorter.
     pub(crate) fn look_at_segments(&self) -> Result<bool> {
-        let rows = self.catalog.segments()?;
+        let rows = self.catalog.space().segments()?;
         let mut is_shorter = false;
         let mut segments = self
             .segments

@@ -1,6 +1,6 @@
 //! Reading everything: for `check`, `frag` and `df`.
 
-use crate::Catalog;
+use crate::CatalogSurvey;
 use crate::error::{At, Result};
 use crate::schema::read::inode_row;
 use crate::space::map_pages::{SharedPages, TABLE};
@@ -10,7 +10,7 @@ use crate::types::rows::InodeRow;
 use larder_format::{CommitSeq, Ino, SessionId, StoreId};
 use rusqlite::{Params, params};
 
-impl Catalog {
+impl CatalogSurvey<'_> {
     /// At most `limit` inodes after `after`, in order. Cost ≈ 1 µs each.
     pub fn inodes(
         &self,
@@ -18,8 +18,8 @@ impl Catalog {
         after: Option<Ino>,
         limit: usize,
     ) -> Result<Vec<InodeRow>> {
-        let sql = self.store_sql(store)?;
-        self.read(|reader| {
+        let sql = self.catalog.store_sql(store)?;
+        self.catalog.read(|reader| {
             reader
                 .prepare_cached(&sql.inodes)
                 .and_then(|mut find| {
@@ -33,8 +33,8 @@ impl Catalog {
 
     /// Number of inodes of a store. Cost: a scan of the smallest index.
     pub fn inode_count(&self, store: StoreId) -> Result<u64> {
-        let sql = self.store_sql(store)?;
-        self.read(|reader| {
+        let sql = self.catalog.store_sql(store)?;
+        self.catalog.read(|reader| {
             reader
                 .prepare_cached(&sql.inode_count)
                 .and_then(|mut count| count.query_row([], |row| unsigned(row, 0)))
@@ -44,7 +44,7 @@ impl Catalog {
 
     /// Blocks in live extents, and in retired ones. Cost: a scan of the extent rows.
     pub fn extent_totals(&self) -> Result<(u64, u64)> {
-        self.read(|reader| {
+        self.catalog.read(|reader| {
             reader
                 .prepare_cached(
                     "SELECT coalesce(sum(block_count) FILTER (WHERE retired_seq IS NULL), 0), \
@@ -61,7 +61,7 @@ impl Catalog {
     /// The session has this orphan open, at once: for a session that learns of the orphan from
     /// another one's commit.
     pub fn add_holder(&self, store: StoreId, ino: Ino, session: SessionId) -> Result<()> {
-        self.write(|txn| {
+        self.catalog.write(|txn| {
             txn.prepare_cached(
                 "INSERT OR IGNORE INTO larder_holder(store, ino, session) VALUES (?1, ?2, ?3)",
             )
@@ -72,10 +72,10 @@ impl Catalog {
     }
 }
 
-impl Catalog {
+impl CatalogSurvey<'_> {
     /// The user's triggers and views, for people: what each is, and its table.
     pub fn users_code(&self) -> Result<Vec<String>> {
-        self.read(|reader| {
+        self.catalog.read(|reader| {
             let version = crate::schema::version(reader)?;
             let found =
                 crate::guards::audit::require(reader, version, crate::conn::trust::Code::Trusted)?;
@@ -88,7 +88,7 @@ impl Catalog {
     }
 }
 
-impl Catalog {
+impl CatalogSurvey<'_> {
     /// All shared pages. Reads the lengths of all of them.
     pub fn shared_pages(&self) -> Result<SharedPages> {
         self.count_pages("", [])
@@ -105,7 +105,7 @@ impl Catalog {
     fn count_pages(&self, which: &str, parameters: impl Params) -> Result<SharedPages> {
         let count =
             format!("SELECT count(*), coalesce(sum(length(bytes)), 0) FROM {TABLE} {which}");
-        self.read(|reader| {
+        self.catalog.read(|reader| {
             reader
                 .query_row(&count, parameters, |row| {
                     Ok(SharedPages {

@@ -10,7 +10,7 @@
 use crate::commit::transaction::Stage;
 use crate::error::{At, CatalogError, Result};
 use crate::types::codec::signed;
-use crate::{Catalog, lock};
+use crate::{CatalogSessions, lock};
 use larder_format::{Ino, StoreId};
 use rusqlite::params;
 use std::time::Duration;
@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_millis(1);
 /// `(store, inode, nanoseconds since 1970)`.
 pub type AccessTime = (StoreId, Ino, i64);
 
-impl Catalog {
+impl CatalogSessions<'_> {
     /// Notes when inodes were read, in one transaction (`ATIME-1`); those that are gone are passed
     /// over. `false`: somebody else is writing, and nothing was done. Cost: 3 µs each, and one
     /// sync.
@@ -29,9 +29,9 @@ impl Catalog {
         // The stores are asked for before: that takes another connection.
         let groups = times
             .chunk_by(|one, other| one.0 == other.0)
-            .map(|group| Ok((self.store_sql(group[0].0)?, group)))
+            .map(|group| Ok((self.catalog.store_sql(group[0].0)?, group)))
             .collect::<Result<Vec<_>>>()?;
-        let mut writer = lock(&self.writer);
+        let mut writer = lock(&self.catalog.writer);
         if writer.stage != Stage::Idle {
             return Ok(false);
         }
@@ -39,7 +39,7 @@ impl Catalog {
         if let Some(waits) = &waits {
             waits.set(PATIENCE);
         }
-        let written = self.transact_on(&mut writer, |txn, guards| {
+        let written = self.catalog.transact_on(&mut writer, |txn, guards| {
             guards.silence(txn)?;
             for (sql, group) in &groups {
                 let update = format!("UPDATE \"{}\" SET atime_ns = ?2 WHERE ino = ?1", sql.table);
@@ -51,7 +51,7 @@ impl Catalog {
             Ok(())
         });
         if let Some(waits) = &waits {
-            waits.set(self.options.wait_max());
+            waits.set(self.catalog.options.wait_max());
         }
         match written {
             Ok(()) => Ok(true),

@@ -17,17 +17,17 @@ use crate::types::changes::{ChangeSet, InodeChange};
 use crate::types::codec::{rows, signed};
 use crate::types::names::{StoreName, TABLE_SUFFIXES};
 use crate::types::sql_text::{Token, tokens};
-use crate::{Catalog, Writer};
+use crate::{CatalogRules, Writer};
 use larder_format::{Ino, StoreId};
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior};
 use std::collections::{HashMap, HashSet};
 
-impl Catalog {
+impl CatalogRules<'_> {
     /// The stores of whose tables something of the user's may refuse a row: a trigger on one, a
     /// foreign key that points to one or out of it, a UNIQUE index but of `file_id` (`SAVE-1`), a
     /// CHECK, or a generated column that is NOT NULL. Cost ≈ 0.1 ms, and 50 µs for each store.
     pub fn constrained_stores(&self) -> Result<HashSet<StoreId>> {
-        self.read(|reader| {
+        self.catalog.read(|reader| {
             let stores = read_tables(reader)?;
             // Table → the stores that it, or a side table of it, may stop, by its name.
             let mut owner_of: HashMap<String, StoreId> = HashMap::new();
@@ -68,7 +68,7 @@ impl Catalog {
     /// column of a store's table. Where that is, rules may come. Cost ≈ 0.1 ms, and 20 µs for each
     /// store.
     pub fn has_users_schema(&self) -> Result<bool> {
-        self.read(|reader| {
+        self.catalog.read(|reader| {
             let stores = read_tables(reader)?;
             let tables: Vec<&str> = stores.iter().filter_map(StoreTable::table).collect();
             let own: HashSet<String> = (tables.iter())
@@ -96,7 +96,7 @@ impl Catalog {
         })
     }
 
-    /// [`Catalog::try_rows`] of one inode, behind nothing.
+    /// [`CatalogRules::try_rows`] of one inode, behind nothing.
     pub fn try_inode(&self, store: StoreId, change: &InodeChange) -> Result<()> {
         let changes = ChangeSet {
             inodes: vec![(store, change.clone())],
@@ -118,9 +118,9 @@ impl Catalog {
         before: &ChangeSet,
         changes: &ChangeSet,
     ) -> Result<()> {
-        let mut stores = self.stores_of(changes)?;
-        stores.extend(self.stores_of(pending)?);
-        let mut writer = crate::lock(&self.writer);
+        let mut stores = self.catalog.stores_of(changes)?;
+        stores.extend(self.catalog.stores_of(pending)?);
+        let mut writer = crate::lock(&self.catalog.writer);
         let Writer {
             connection,
             guards,

@@ -5,24 +5,24 @@ use crate::conn::connect::{configure, connect};
 use crate::conn::log_vfs;
 use crate::conn::meta::find_meta;
 use crate::error::{At, CatalogError, Result};
-use crate::{Catalog, lock};
+use crate::{CatalogTransaction, lock};
 use rusqlite::{Connection, OpenFlags, ffi};
 use std::sync::atomic::Ordering;
 
-impl Catalog {
-    /// Opens what [`Catalog::flush_log`] needs, so that afterwards nothing but the flush itself can
-    /// fail. Once.
+impl CatalogTransaction<'_> {
+    /// Opens what [`CatalogTransaction::flush_log`] needs, so that afterwards nothing but the flush
+    /// itself can fail. Once.
     pub fn open_flusher(&self) -> Result<()> {
-        self.open_log(&mut lock(&self.flusher)).map(drop)
+        self.open_log(&mut lock(&self.catalog.flusher)).map(drop)
     }
 
     /// Flushes the log: every commit that has returned is durable then, whoever made it. Beside
     /// commits. After an error nothing is written any more (`CATALOG-5`): what of them is durable,
     /// only reopening tells.
     pub fn flush_log(&self) -> Result<()> {
-        let flushed = self.flush_by(&mut lock(&self.flusher));
+        let flushed = self.flush_by(&mut lock(&self.catalog.flusher));
         flushed.map_err(|error| {
-            self.is_stopped.store(true, Ordering::Release); // CATALOG-5
+            self.catalog.is_stopped.store(true, Ordering::Release); // CATALOG-5
             tracing::error!(%error, "the outcome of catalog commits is unknown");
             CatalogError::CommitUnknown {
                 cause: error.to_string(),
@@ -33,7 +33,12 @@ impl Catalog {
     fn open_log(&self, flusher: &mut Option<Connection>) -> Result<*mut ffi::sqlite3_file> {
         if flusher.is_none() {
             let none = OpenFlags::empty();
-            let connection = connect(&self.place, &self.options, none, Use::Reader)?;
+            let connection = connect(
+                &self.catalog.place,
+                &self.catalog.options,
+                none,
+                Use::Reader,
+            )?;
             configure(&connection)?;
             // A look at the catalog opens the log.
             find_meta(&connection, "commit_seq")?;
@@ -64,6 +69,6 @@ impl Catalog {
 
     /// Whether the change feed is on. 2 µs.
     pub fn is_feed_on(&self) -> Result<bool> {
-        self.read(crate::feed::is_on)
+        self.catalog.read(crate::feed::is_on)
     }
 }

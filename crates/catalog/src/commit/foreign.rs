@@ -45,7 +45,6 @@
 //! # Concurrency
 //! A look is one read transaction on a connection for reading. 30 µs, and the rows that it reads.
 
-use crate::Catalog;
 use crate::commit::redo_rows;
 use crate::conn::generation::LogIndex;
 use crate::conn::meta::find_meta;
@@ -58,6 +57,7 @@ use crate::schema::statements::StoreSql;
 use crate::types::changes::ChangeSet;
 use crate::types::codec::{rows, signed, unsigned};
 use crate::types::names::StoreName;
+use crate::{Catalog, CatalogSessions};
 use larder_format::{CommitSeq, Ino, StoreId};
 use rusqlite::{Connection, params};
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -107,15 +107,15 @@ pub struct ForeignLook {
     pub mark: Option<Mark>,
 }
 
-impl Catalog {
+impl CatalogSessions<'_> {
     /// What commits here is an engine, which promises `FOREIGN-2`; change sets that are made by
     /// hand need not.
     pub fn announce_changes(&self) {
-        self.tells.store(true, Ordering::Relaxed);
+        self.catalog.tells.store(true, Ordering::Relaxed);
     }
 
     pub(crate) fn tells(&self) -> bool {
-        self.tells.load(Ordering::Relaxed)
+        self.catalog.tells.load(Ordering::Relaxed)
     }
 
     /// A commit of this session has added the rows of the history after `before`, up to `last`.
@@ -123,7 +123,7 @@ impl Catalog {
         if !self.tells() || last == before {
             return;
         }
-        let mut own = crate::lock(&self.own_rows);
+        let mut own = crate::lock(&self.catalog.own_rows);
         match own.last_mut() {
             Some((_, end)) if *end == before => *end = last,
             _ => own.push((before + 1, last)),
@@ -134,18 +134,21 @@ impl Catalog {
     /// rows of the history are read; of more, nothing is known. This session must not commit
     /// meanwhile.
     pub fn look_at_changes(&self, before: Option<&Mark>, rows_max: usize) -> Result<ForeignLook> {
-        if self.user.is_some() || self.client.is_some() || self.as_of.is_some() {
+        if self.catalog.user.is_some()
+            || self.catalog.client.is_some()
+            || self.catalog.as_of.is_some()
+        {
             return Ok(ForeignLook {
-                seq: self.commit_seq()?,
+                seq: self.catalog.tables().commit_seq()?,
                 changed: None,
                 have_redo_rows_gone: true,
                 mark: None,
             });
         }
-        self.read(|connection| {
+        self.catalog.read(|connection| {
             let state = connection.unchecked_transaction().at(TABLE)?;
-            let found = look(self, &state, before, rows_max)?;
-            crate::lock(&self.own_rows).clear();
+            let found = look(self.catalog, &state, before, rows_max)?;
+            crate::lock(&self.catalog.own_rows).clear();
             Ok(found)
         })
     }
@@ -409,15 +412,20 @@ pub(crate) fn find_untold(
     Ok(None)
 }
 
-impl Catalog {
+impl CatalogSessions<'_> {
     /// A number that is another one after each commit of anybody, ours too; `None`: this catalog
     /// has none, and [`Catalog::foreign_change`] is to be asked. A few nanoseconds.
     pub fn generation(&self) -> Option<u64> {
         let find = || {
-            let is_shared = self.user.is_none() && self.client.is_none() && self.as_of.is_none();
-            let found = || LogIndex::find(&lock(&self.checkpointer));
+            let is_shared = self.catalog.user.is_none()
+                && self.catalog.client.is_none()
+                && self.catalog.as_of.is_none();
+            let found = || LogIndex::find(&lock(&self.catalog.checkpointer));
             is_shared.then(found).flatten()
         };
-        self.log_index.get_or_init(find).map(LogIndex::generation)
+        self.catalog
+            .log_index
+            .get_or_init(find)
+            .map(LogIndex::generation)
     }
 }

@@ -1,6 +1,6 @@
 //! Redo rows: a redo log of small overwrites. The engine's `redo` module says what they mean.
 
-use crate::Catalog;
+use crate::CatalogMaps;
 use crate::conn::meta::find_meta;
 use crate::error::{At, CatalogError, Result};
 use crate::history::{self, Keeper};
@@ -15,12 +15,12 @@ const TABLE: &str = "larder_patch";
 /// The newest commit that deleted rows that the history does not have (`larder_meta`).
 const GONE: &str = "patches_gone_seq";
 
-impl Catalog {
+impl CatalogMaps<'_> {
     /// The redo rows of an object, oldest first. 3 µs plus the rows.
     pub fn redo_rows(&self, store: StoreId, ino: Ino) -> Result<Vec<RedoRow>> {
-        let sql = self.store_sql(store)?;
+        let sql = self.catalog.store_sql(store)?;
         let owner = sql.table_store;
-        self.read(|reader| {
+        self.catalog.read(|reader| {
             let mut find = reader.prepare_cached(&sql.redo_rows).at(TABLE)?;
             let mut rows = find.query(params![owner.0, signed(ino.0)]).at(TABLE)?;
             let mut found = Vec::new();
@@ -54,7 +54,7 @@ impl Catalog {
 
     /// The objects that have redo rows. O(redo rows), of a small index.
     pub fn objects_with_redo_rows(&self) -> Result<Vec<(StoreId, Ino)>> {
-        self.read(|reader| {
+        self.catalog.read(|reader| {
             crate::types::codec::rows(
                 reader,
                 "SELECT DISTINCT store, ino FROM larder_patch ORDER BY store, ino",
@@ -68,7 +68,7 @@ impl Catalog {
     /// Blocks in all redo rows, those that newer rows replace included. O(redo rows), of a small
     /// index.
     pub fn redo_blocks(&self) -> Result<u64> {
-        self.read(|reader| {
+        self.catalog.read(|reader| {
             reader
                 .prepare_cached("SELECT coalesce(sum(block_count), 0) FROM larder_patch")
                 .and_then(|mut sum| sum.query_row([], |row| unsigned(row, 0)))

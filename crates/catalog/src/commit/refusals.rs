@@ -27,7 +27,7 @@ use crate::schema::statements::{StoreSql, Stores};
 use crate::types::changes::{ChangeSet, InodeChange, Save};
 use crate::types::codec::{TextOrBlob, rows, signed, unsigned};
 use crate::types::names::quoted;
-use crate::{Catalog, Writer, lock};
+use crate::{CatalogRules, Writer, lock};
 use larder_format::{Ino, Name, StoreId};
 use rusqlite::{
     Connection, ErrorCode, OptionalExtension, Transaction, TransactionBehavior, ffi, params,
@@ -47,12 +47,12 @@ pub struct Refusal {
     pub constraint: String,
 }
 
-impl Catalog {
+impl CatalogRules<'_> {
     /// The rows of `changes` that the user's rules refuse now; none if all would be accepted.
     /// Changes nothing. Takes the write lock for as long as it takes to write the rows.
     pub fn find_refusals(&self, changes: &ChangeSet) -> Result<Vec<Refusal>> {
-        let stores = self.stores_of(changes)?;
-        let mut writer = lock(&self.writer);
+        let stores = self.catalog.stores_of(changes)?;
+        let mut writer = lock(&self.catalog.writer);
         let Writer {
             connection,
             guards,

@@ -26,7 +26,7 @@
 //! nothing refers to: one UPDATE by rowid, about 3 µs; what the schema says of the store is
 //! remembered until it changes.
 
-use crate::Catalog;
+use crate::CatalogStores;
 use crate::conn::meta::set_guard_switch;
 use crate::error::{At, Result, ignored, require_row};
 use crate::history::Keeper;
@@ -112,24 +112,24 @@ fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
 
-impl Catalog {
+impl CatalogStores<'_> {
     /// Whether saves keep what users attached to the files of a store.
     pub fn save_keeps(&self, store: StoreId) -> Result<bool> {
-        let owner = self.store_sql(store)?.table_store;
-        self.read(|reader| save_keeps(reader, owner))
+        let owner = self.catalog.store_sql(store)?.table_store;
+        self.catalog.read(|reader| save_keeps(reader, owner))
     }
 
     /// The inode that is now the file that inode `ino` was after commit `seq`, and is no more: it
     /// was saved since. 10 µs.
     pub fn saved_as(&self, store: StoreId, ino: Ino, seq: CommitSeq) -> Result<Option<Ino>> {
-        let sql = self.store_sql(store)?;
+        let sql = self.catalog.store_sql(store)?;
         let text = format!(
             "SELECT ino FROM main.\"{}\" WHERE first_ino = coalesce((SELECT value FROM \
              larder_history WHERE store = ?1 AND what = 'inode' AND ino = ?2 AND key = 0 AND \
              until_seq > ?3 ORDER BY until_seq LIMIT 1), ?2)",
             sql.table
         );
-        self.read(|reader| {
+        self.catalog.read(|reader| {
             reader
                 .prepare_cached(&text)
                 .and_then(|mut find| {
@@ -143,9 +143,9 @@ impl Catalog {
 
     /// Changes that.
     pub fn set_save_keeps(&self, store: StoreId, keeps: bool) -> Result<()> {
-        let owner = self.store_sql(store)?.table_store;
+        let owner = self.catalog.store_sql(store)?.table_store;
         let value = if keeps { "columns" } else { "none" };
-        self.write(|txn| {
+        self.catalog.write(|txn| {
             txn.execute(
                 "UPDATE larder_store SET save_keeps = ?2 WHERE id = ?1",
                 params![owner.0, value],

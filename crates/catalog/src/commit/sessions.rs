@@ -1,6 +1,6 @@
 //! Sessions, the commits they pin, and the orphans they hold open.
 
-use crate::Catalog;
+use crate::CatalogSessions;
 use crate::authors::{self, Author, NOBODY};
 use crate::conn::meta::{add_meta, find_meta};
 use crate::error::{At, CatalogError, Result};
@@ -10,16 +10,16 @@ use larder_format::{CommitSeq, Ino, SessionId, StoreId};
 use rusqlite::{Connection, params};
 use std::sync::atomic::Ordering;
 
-impl Catalog {
+impl CatalogSessions<'_> {
     /// Registers a process, its id and its user; returns its session and the commit that it pins:
     /// the newest one. Refused when the schema is no longer this build's (`CATALOG-11`).
-    pub fn begin_session(
+    pub fn begin(
         &self,
         (pid, uid): (u32, u32),
         label: &str,
         now_ns: i64,
     ) -> Result<(SessionId, CommitSeq)> {
-        self.write(|txn| {
+        self.catalog.write(|txn| {
             crate::schema::require_known(txn)?;
             let pin = CommitSeq(find_meta(txn, "commit_seq")? as u64);
             let session = SessionId(add_meta(txn, "next_session", 1)? - 1); // CATALOG-4
@@ -35,13 +35,13 @@ impl Catalog {
     }
 
     /// Removes a session, its pin, and its holds on orphans. Ending it twice is no error.
-    pub fn end_session(&self, session: SessionId) -> Result<()> {
-        self.end_sessions(&[session])
+    pub fn end(&self, session: SessionId) -> Result<()> {
+        self.end_all(&[session])
     }
 
     /// The same for several, in one commit.
-    pub fn end_sessions(&self, sessions: &[SessionId]) -> Result<()> {
-        self.write(|txn| {
+    pub fn end_all(&self, sessions: &[SessionId]) -> Result<()> {
+        self.catalog.write(|txn| {
             for session in sessions {
                 for (table, key) in [
                     ("larder_holder", "session"),
@@ -59,8 +59,8 @@ impl Catalog {
     }
 
     /// All sessions, oldest first; a process that died may have left one.
-    pub fn sessions(&self) -> Result<Vec<SessionRow>> {
-        self.read(|reader| {
+    pub fn rows(&self) -> Result<Vec<SessionRow>> {
+        self.catalog.read(|reader| {
             rows(
                 reader,
                 "SELECT id, pid, label, started_ns, pin_seq FROM larder_session ORDER BY id",
@@ -82,7 +82,7 @@ impl Catalog {
     /// Moves a session's pin, outside a commit ([`ChangeSet::pin`](crate::ChangeSet::pin) is
     /// cheaper).
     pub fn set_pin(&self, session: SessionId, seq: CommitSeq) -> Result<()> {
-        self.write(|txn| update_pin(txn, session, seq))
+        self.catalog.write(|txn| update_pin(txn, session, seq))
     }
 
     /// Inodes without a name that live on, and the commit since when.
@@ -103,7 +103,7 @@ impl Catalog {
     ) -> Result<Vec<(StoreId, Ino, CommitSeq)>> {
         let (store, ino) = after.map_or((-1, -1), |(store, ino)| (store.0.into(), signed(ino.0)));
         let count_max = i64::try_from(count_max).unwrap_or(i64::MAX);
-        self.read(|reader| {
+        self.catalog.read(|reader| {
             rows(
                 reader,
                 "SELECT store, ino, seq FROM larder_orphan WHERE (store, ino) > (?1, ?2) \
@@ -123,7 +123,7 @@ impl Catalog {
 
     /// Which session has which orphan open.
     pub fn holders(&self) -> Result<Vec<(StoreId, Ino, SessionId)>> {
-        self.read(|reader| {
+        self.catalog.read(|reader| {
             let sql = "SELECT store, ino, session FROM larder_holder ORDER BY store, ino, session";
             rows(reader, sql, [], |row| {
                 Ok((
@@ -149,15 +149,15 @@ pub(crate) fn update_pin(txn: &Connection, session: SessionId, seq: CommitSeq) -
     }
 }
 
-impl Catalog {
+impl CatalogSessions<'_> {
     /// Commits are this session's from now on.
     pub fn set_session(&self, session: SessionId) {
-        self.session.store(session.0, Ordering::Relaxed);
+        self.catalog.session.store(session.0, Ordering::Relaxed);
     }
 
     /// Who commits next, for that user.
     pub(crate) fn author(&self, user: Option<u32>) -> Author {
-        let session = self.session.load(Ordering::Relaxed);
+        let session = self.catalog.session.load(Ordering::Relaxed);
         Author {
             session: (session != NOBODY).then_some(SessionId(session)),
             user,

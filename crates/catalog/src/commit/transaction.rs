@@ -25,7 +25,7 @@ pub(crate) use crate::conn::savepoint::{Stage, as_step, as_trial, require_open};
 use crate::conn::waiting::{Patience, describe_sqlite_holder};
 use crate::error::{At, CatalogError, Result};
 use crate::history::{Keeper, newest_moment, newest_until};
-use crate::{Catalog, Writer, lock};
+use crate::{CatalogTransaction, Writer, lock};
 use larder_format::CommitSeq;
 use rusqlite::{Connection, ffi};
 use std::sync::atomic::Ordering;
@@ -40,14 +40,14 @@ fn savepoint_name(depth: usize) -> String {
 pub enum LogFlush {
     /// Flushed it: this commit, and every one before it, is durable.
     Made,
-    /// Left that out: the caller is to call [`Catalog::flush_log`], of any catalog of this
-    /// database, which begins afterwards.
+    /// Left that out: the caller is to call [`CatalogTransaction::flush_log`], of any catalog of
+    /// this database, which begins afterwards.
     Owed,
     /// Wrote nothing, as far as is known: commits before it may owe their flush.
     None,
 }
 
-impl Catalog {
+impl CatalogTransaction<'_> {
     fn enter(&self, writer: &mut Writer, begin: &str, stage: Stage) -> Result<bool> {
         debug_assert_eq!(writer.stage, Stage::Idle, "CATALOG-9");
         self.require_running()?;
@@ -60,21 +60,21 @@ impl Catalog {
     /// Begins a transaction: from here on the owner sees this moment. Says whether anybody else has
     /// committed since the owner's last transaction. 3 µs.
     pub fn begin_snapshot(&self) -> Result<bool> {
-        self.enter(&mut lock(&self.writer), "BEGIN", Stage::Reading)
+        self.enter(&mut lock(&self.catalog.writer), "BEGIN", Stage::Reading)
     }
 
     /// The same with the write lock, for which it waits up to 30 s.
     pub fn begin_immediate(&self) -> Result<bool> {
-        let mut writer = lock(&self.writer);
+        let mut writer = lock(&self.catalog.writer);
         self.enter(&mut writer, "BEGIN IMMEDIATE", Stage::Writing)
     }
 
     /// Takes the write lock in a transaction that reads; `false` when its snapshot is not the
     /// present any more. Waits up to 30 s for an SQL client that has the lock.
     pub fn take_write_lock(&self) -> Result<bool> {
-        let mut writer = lock(&self.writer);
+        let mut writer = lock(&self.catalog.writer);
         require_open(&writer.connection)?;
-        let mut patience = Patience::new(self.options.wait_max());
+        let mut patience = Patience::new(self.catalog.options.wait_max());
         loop {
             // Changes nothing, but SQLite begins to write.
             let tried = execute(
@@ -89,7 +89,7 @@ impl Catalog {
             match code {
                 Some(ffi::SQLITE_BUSY_SNAPSHOT) => return Ok(false),
                 Some(ffi::SQLITE_BUSY) => {
-                    let directory = self.place.directory();
+                    let directory = self.catalog.place.directory();
                     let who = || describe_sqlite_holder(directory);
                     if let Some(why) = patience.look("the catalog's lock", directory, who) {
                         return Err(CatalogError::Busy {
@@ -113,14 +113,21 @@ impl Catalog {
     /// [`CatalogError::CommitUnknown`] only reopening tells. Without changes: nothing is written.
     ///
     /// With `defers` others may see it before it is durable ([`LogFlush::Owed`]).
-    pub fn commit_transaction(&self, defers: bool) -> Result<LogFlush> {
-        let mut writer = lock(&self.writer);
+    pub fn commit(&self, defers: bool) -> Result<LogFlush> {
+        let mut writer = lock(&self.catalog.writer);
         debug_assert!(writer.stage != Stage::Client, "CLIENT-1");
         require_open(&writer.connection)?;
-        if let Some(now_ns) = lock(&self.moment_ns).take()
+        if let Some(now_ns) = lock(&self.catalog.moment_ns).take()
             && let Err(error) = self
+                .catalog
                 .require_unhidden(&writer.connection)
-                .and_then(|()| note_moment(&writer.connection, now_ns, self.author(None)))
+                .and_then(|()| {
+                    note_moment(
+                        &writer.connection,
+                        now_ns,
+                        self.catalog.sessions().author(None),
+                    )
+                })
         {
             end(&mut writer)?;
             return Err(error);
@@ -140,7 +147,7 @@ impl Catalog {
                 })
             }
             Err(error) => {
-                let error = self.sort_commit(error);
+                let error = self.catalog.sort_commit(error);
                 end(&mut writer)?;
                 Err(error)
             }
@@ -149,8 +156,8 @@ impl Catalog {
 
     /// Rolls the transaction back, if there is one.
     pub fn roll_back(&self) -> Result<()> {
-        *lock(&self.moment_ns) = None;
-        end(&mut lock(&self.writer))
+        *lock(&self.catalog.moment_ns) = None;
+        end(&mut lock(&self.catalog.writer))
     }
 
     /// Sets a savepoint inside of `depth` others.
@@ -161,7 +168,7 @@ impl Catalog {
     /// Takes back everything since the savepoint, which stays.
     pub fn roll_back_to(&self, depth: usize) -> Result<()> {
         self.on_savepoint("ROLLBACK TO", depth)?;
-        lock(&self.writer).guards.forget();
+        lock(&self.catalog.writer).guards.forget();
         Ok(())
     }
 
@@ -171,7 +178,7 @@ impl Catalog {
     }
 
     fn on_savepoint(&self, verb: &str, depth: usize) -> Result<()> {
-        let writer = lock(&self.writer);
+        let writer = lock(&self.catalog.writer);
         require_open(&writer.connection)?;
         execute(
             &writer.connection,
@@ -182,11 +189,11 @@ impl Catalog {
 
     /// Whether the owner's transaction is open: SQLite may have rolled it back.
     pub fn is_in_transaction(&self) -> bool {
-        !lock(&self.writer).connection.is_autocommit()
+        !lock(&self.catalog.writer).connection.is_autocommit()
     }
 
     fn require_running(&self) -> Result<()> {
-        match self.is_stopped.load(Ordering::Acquire) {
+        match self.catalog.is_stopped.load(Ordering::Acquire) {
             false => Ok(()),
             true => Err(CatalogError::CommitUnknown {
                 cause: "an earlier commit failed".into(),

@@ -292,7 +292,7 @@ mod tests {
     fn every_connection_of_an_open_catalog_is_confined() {
         let dir = tempfile::tempdir().unwrap();
         let catalog = Catalog::create(dir.path(), &Default::default(), &INIT).unwrap();
-        catalog.open_flusher().unwrap();
+        catalog.transaction().open_flusher().unwrap();
         let reader = catalog.connect_reader().unwrap();
         let (checkpointer, flusher) = (lock(&catalog.checkpointer), lock(&catalog.flusher));
         let reading = [
@@ -321,6 +321,6 @@ mod tests {
         require_confined(&lock(&catalog.writer).connection, "the writer");
         drop((checkpointer, flusher));
         catalog.checkpoint(CheckpointKind::Truncate).unwrap();
-        catalog.flush_log().unwrap();
+        catalog.transaction().flush_log().unwrap();
     }
 }

@@ -328,7 +328,7 @@ mod tests {
         let other = Catalog::open(dir.path(), &patience).unwrap();
         let held = lock(&other.writer);
         held.connection.execute_batch("BEGIN IMMEDIATE").unwrap();
-        let refused = catalog.begin_session((1, 0), "x", 1).unwrap_err();
+        let refused = catalog.sessions().begin((1, 0), "x", 1).unwrap_err();
         let told = refused.to_string();
         let words = format!(
             " s; it is held by process {} (this one) ('",
@@ -345,13 +345,13 @@ mod tests {
         // Who does not mind does not ask.
         let waits = lock(&catalog.writer).waits.clone().unwrap();
         waits.set(Duration::from_millis(1));
-        let refused = catalog.begin_session((1, 0), "x", 1).unwrap_err();
+        let refused = catalog.sessions().begin((1, 0), "x", 1).unwrap_err();
         assert!(
             matches!(refused, CatalogError::Busy { why: None, .. }),
             "WAIT-1"
         );
         held.connection.execute_batch("ROLLBACK").unwrap();
-        catalog.begin_session((1, 0), "x", 1).unwrap();
+        catalog.sessions().begin((1, 0), "x", 1).unwrap();
         assert_eq!(take_in_vain(), None, "WAIT-1: what was said was taken");
     }
 

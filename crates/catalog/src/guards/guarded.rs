@@ -107,10 +107,10 @@ mod tests {
 
     fn run(catalog: &Catalog, sql: &str) -> Result<u64, CatalogError> {
         let (mut at, mut changed_count) = (0, 0);
-        while let Some(statement) = catalog.inspect_sql(sql, at)? {
+        while let Some(statement) = catalog.sql().inspect(sql, at)? {
             at = statement.end;
             let ignore = &mut |_| ControlFlow::Continue(());
-            changed_count += catalog.run_sql(sql, &statement, &[], None, ignore)?.0;
+            changed_count += catalog.sql().run(sql, &statement, &[], None, ignore)?.0;
         }
         Ok(changed_count)
     }
@@ -163,7 +163,7 @@ mod tests {
     #[test]
     fn what_no_guard_looks_at_leaves_them_off_and_the_rest_is_refused() {
         let (_dir, catalog) = create();
-        catalog.begin_immediate().unwrap();
+        catalog.transaction().begin_immediate().unwrap();
         for _ in 0..2 {
             for free in [
                 "SELECT count(*) FROM main",
@@ -189,7 +189,7 @@ mod tests {
             let (is_off, changed) = after_step(&catalog, "UPDATE main SET mode = 448");
             assert_eq!((is_off, changed), (false, Ok(1)));
         }
-        catalog.roll_back().unwrap();
+        catalog.transaction().roll_back().unwrap();
     }
 
     /// A statement that was free is so no longer when the schema says otherwise, though the
@@ -200,7 +200,7 @@ mod tests {
         let free = "UPDATE owner SET n = n + 1";
         let trigger =
             "CREATE TRIGGER mine AFTER UPDATE ON owner BEGIN UPDATE main SET size = 7; END";
-        catalog.begin_immediate().unwrap();
+        catalog.transaction().begin_immediate().unwrap();
         assert_free(&catalog, free);
         run(&catalog, trigger).unwrap();
         let refused = run(&catalog, free).unwrap_err().to_string();
@@ -208,13 +208,13 @@ mod tests {
             refused.contains("kept by the engine"),
             "CATALOG-3: {refused}"
         );
-        catalog.roll_back().unwrap();
+        catalog.transaction().roll_back().unwrap();
         // One schema is taken back, and another gets its number.
-        catalog.begin_immediate().unwrap();
+        catalog.transaction().begin_immediate().unwrap();
         run(&catalog, "CREATE TABLE other (n)").unwrap();
         assert_free(&catalog, free);
-        catalog.roll_back().unwrap();
-        catalog.begin_immediate().unwrap();
+        catalog.transaction().roll_back().unwrap();
+        catalog.transaction().begin_immediate().unwrap();
         run(
             &catalog,
             "CREATE TRIGGER larder_watch_owner_update AFTER UPDATE ON owner BEGIN INSERT INTO log \
@@ -225,27 +225,28 @@ mod tests {
         outcome.unwrap();
         let mut seen = Vec::new();
         let count = "SELECT count(*) FROM log";
-        let statement = catalog.inspect_sql(count, 0).unwrap().unwrap();
+        let statement = catalog.sql().inspect(count, 0).unwrap().unwrap();
         let (_, flow) = catalog
-            .run_sql(count, &statement, &[], None, &mut |row| {
+            .sql()
+            .run(count, &statement, &[], None, &mut |row| {
                 seen.push(format!("{:?}", row.values));
                 ControlFlow::Continue(())
             })
             .unwrap();
         assert!(flow.is_continue());
         assert_eq!(seen, ["[Integer(1)]"]);
-        catalog.roll_back().unwrap();
+        catalog.transaction().roll_back().unwrap();
     }
 
     /// The change feed looks at the columns that are the user's.
     #[test]
     fn the_feed_sees_columns_of_the_users() {
         let (_dir, catalog) = create();
-        let since = catalog.set_feed(true).unwrap();
-        catalog.begin_immediate().unwrap();
+        let since = catalog.feed().set(true).unwrap();
+        catalog.transaction().begin_immediate().unwrap();
         let (is_off, changed) = after_step(&catalog, "UPDATE main SET tag = 'x'");
         assert_eq!((is_off, changed), (false, Ok(1)));
-        catalog.commit_transaction(false).unwrap();
-        assert_eq!(catalog.feed_after(since, 10).unwrap().len(), 1);
+        catalog.transaction().commit(false).unwrap();
+        assert_eq!(catalog.feed().after(since, 10).unwrap().len(), 1);
     }
 }

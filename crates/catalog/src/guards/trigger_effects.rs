@@ -328,7 +328,7 @@ mod tests {
                 .unwrap_or_else(|error| panic!("{text}: {error}"));
         }
         if sql.contains("tracked") {
-            catalog.track_table("child", true).unwrap();
+            catalog.temporal().track_table("child", true).unwrap();
         }
         let state = catalog.connect_reader().unwrap();
         let version = state.query_row("PRAGMA schema_version", [], |row| row.get(0));

@@ -1,29 +1,29 @@
 //! What a catalog tells of its history.
 
 use super::{SupersededMap, TABLE, find_moment, held, history_begins};
-use crate::Catalog;
+use crate::CatalogHistory;
 use crate::error::{At, Result};
 use crate::space::map_pages;
 use crate::types::codec::unsigned;
 use larder_format::{CommitSeq, Ino, StoreId};
 use rusqlite::params;
 
-impl Catalog {
+impl CatalogHistory<'_> {
     /// The newest whole commit at or before a time, of those whose state can be read; `None` if
     /// even the oldest of them is newer. O(log commits).
     pub fn find_moment(&self, at_ns: i64) -> Result<Option<(CommitSeq, i64)>> {
-        self.read(|reader| find_moment(reader, at_ns))
+        self.catalog.read(|reader| find_moment(reader, at_ns))
     }
 
     /// The oldest commit that a snapshot or a reader of the past needs. 3 µs.
     pub fn oldest_held(&self) -> Result<Option<CommitSeq>> {
-        self.read(held)
+        self.catalog.read(held)
     }
 
     /// At most `limit` superseded pages of extent maps behind the row `after` (0: from the start),
     /// with the number of their row, for `check`.
     pub fn superseded_maps(&self, after: i64, limit: usize) -> Result<Vec<SupersededMap>> {
-        self.read(|reader| {
+        self.catalog.read(|reader| {
             let row = |row: &rusqlite::Row<'_>| {
                 Ok(SupersededMap {
                     row: row.get(0)?,
@@ -47,6 +47,6 @@ impl Catalog {
 
     /// The oldest commit whose state can be read, and its time.
     pub fn history_begins(&self) -> Result<(CommitSeq, i64)> {
-        self.read(history_begins)
+        self.catalog.read(history_begins)
     }
 }

@@ -19,7 +19,7 @@ use larder_format::{CommitSeq, Extent, SegmentIndex};
 use rusqlite::{Connection, Row, params};
 
 /// Where the content is by now that parts of `blocks` had after commit `seq`
-/// ([`Catalog::places_at`](crate::Catalog::places_at)).
+/// ([`CatalogPast::places_at`](crate::CatalogPast::places_at)).
 pub(crate) fn places_at(
     reader: &Connection,
     blocks: &Extent,

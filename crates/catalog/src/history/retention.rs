@@ -20,7 +20,7 @@ pub(crate) mod horizon;
 pub(crate) mod steps;
 pub(crate) mod stores;
 
-use crate::Catalog;
+use crate::CatalogRetention;
 use crate::conn::meta::{
     KEPT_NS_MIN, find_meta, is_guaranteed, next_commit_seq, of_store, of_stores,
 };
@@ -129,25 +129,25 @@ pub(crate) fn retentions(connection: &Connection) -> Result<Retentions> {
     })
 }
 
-impl Catalog {
+impl CatalogRetention<'_> {
     /// How long each store keeps its history now.
     pub fn retentions(&self) -> Result<Retentions> {
-        self.read(retentions)
+        self.catalog.read(retentions)
     }
 
     /// Sets how long history is kept: of the stores that have no retention of their own, or of one
     /// store (`None`: it follows the others again). Returns the newest commit, a new one if history
     /// begins with it. Who lets stores go apart has named the sharers before
-    /// ([`Catalog::name_sharers`]). The caller has the writer lock. Turning all of it off deletes
-    /// the history, and is refused ([`CatalogError::Invalid`]) while a snapshot or a reader of the
-    /// past needs it.
+    /// ([`CatalogRetention::name_sharers`]). The caller has the writer lock. Turning all of it off
+    /// deletes the history, and is refused ([`CatalogError::Invalid`]) while a snapshot or a reader
+    /// of the past needs it.
     pub fn set_retention(
         &self,
         store: Option<StoreId>,
         wanted: Option<Retention>,
         now_ns: i64,
     ) -> Result<CommitSeq> {
-        self.write(|txn| {
+        self.catalog.write(|txn| {
             let mut settings = retentions(txn)?;
             let is_for_snapshots = settings.longest_wanted_ns() == 0 && has_snapshots(txn)?;
             match store {
@@ -168,7 +168,7 @@ impl Catalog {
     /// A snapshot is going to be made: where no store keeps history, it begins. The newest commit
     /// then; `None`: it is kept already. The caller has the writer lock.
     pub fn keep_for_snapshots(&self, now_ns: i64) -> Result<Option<CommitSeq>> {
-        self.write(|txn| match find_meta(txn, OWN)? > 0 {
+        self.catalog.write(|txn| match find_meta(txn, OWN)? > 0 {
             true => Ok(None),
             false => write_settings(txn, &retentions(txn)?, true, now_ns).map(Some),
         })
@@ -176,13 +176,13 @@ impl Catalog {
 
     /// Whether history is kept for snapshots alone, and there is none, nor a reader of the past.
     pub fn is_kept_in_vain(&self) -> Result<bool> {
-        self.read(is_kept_in_vain)
+        self.catalog.read(is_kept_in_vain)
     }
 
     /// Ends such a history. The newest commit then; `None`: somebody needs it. The caller has the
     /// writer lock.
     pub fn end_kept_in_vain(&self, now_ns: i64) -> Result<Option<CommitSeq>> {
-        self.write(|txn| match is_kept_in_vain(txn)? {
+        self.catalog.write(|txn| match is_kept_in_vain(txn)? {
             false => Ok(None),
             true => write_settings(txn, &retentions(txn)?, false, now_ns).map(Some),
         })
@@ -191,7 +191,7 @@ impl Catalog {
     /// Whether all stores are named that have shared content: an older version did not name them
     /// (`HISTORY-8`).
     pub fn are_sharers_named(&self) -> Result<bool> {
-        self.read(|reader| {
+        self.catalog.read(|reader| {
             reader
                 .prepare_cached("SELECT 1 FROM larder_meta WHERE key = ?1")
                 .and_then(|mut find| find.exists([SHARERS_NAMED]))
@@ -203,7 +203,7 @@ impl Catalog {
     /// history does. Once, before the first store lets go what others keep. The caller has the
     /// writer lock.
     pub fn name_sharers(&self, known: &[StoreId]) -> Result<()> {
-        self.write(|txn| {
+        self.catalog.write(|txn| {
             mark_sharing(txn, known)?;
             mark_sharing(txn, &find_sharing(txn)?)?;
             txn.execute(
@@ -217,7 +217,7 @@ impl Catalog {
 
     /// The newest whole commit at or before commit `seq` whose state can be read, and its time.
     pub fn moment_of(&self, seq: CommitSeq) -> Result<(CommitSeq, i64)> {
-        self.read(|reader| {
+        self.catalog.read(|reader| {
             let (found, _) = search_moments(reader, |at, _| at <= seq)?;
             found.map_or_else(|| history_begins(reader), Ok)
         })
@@ -225,7 +225,7 @@ impl Catalog {
 
     /// Who reads the past now, and as of which commit, oldest first.
     pub fn past_readers(&self) -> Result<Vec<(SessionId, CommitSeq)>> {
-        self.read(past_readers)
+        self.catalog.read(past_readers)
     }
 }
 
@@ -406,9 +406,9 @@ fn refuse_if_needed(txn: &Connection) -> Result<()> {
     }
 }
 
-impl Catalog {
+impl CatalogRetention<'_> {
     /// Stores what was chosen. Whoever opens the database from now on obeys it.
     pub fn set_tuning(&self, tuning: &Tuning) -> Result<()> {
-        self.write(|txn| store(txn, tuning))
+        self.catalog.write(|txn| store(txn, tuning))
     }
 }

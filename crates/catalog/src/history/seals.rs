@@ -11,7 +11,7 @@
 //!   besides: each value with its type and length, NULL left out; a page of a map that is shared
 //!   counts as the page. *Guard*: the columns are named here, or by the seal.
 
-use crate::Catalog;
+use crate::CatalogHistory;
 use crate::conn::meta::of_stores;
 use crate::error::{At, CatalogError, Result};
 use crate::history::versions::first_row_after;
@@ -132,10 +132,10 @@ impl Beginnings {
     }
 }
 
-impl Catalog {
+impl CatalogHistory<'_> {
     /// All links, oldest first.
     pub fn seals(&self) -> Result<Vec<SealRow>> {
-        self.read(|reader| {
+        self.catalog.read(|reader| {
             let found = rows(
                 reader,
                 "SELECT number, snapshot, seq, at_ns, sealed_ns, state, previous, link, \
@@ -151,7 +151,7 @@ impl Catalog {
     /// Adds a link with its parts; `false`: another one came before it, and nothing was done
     /// (`SEAL-1`). One row for each part, about 10 µs.
     pub fn add_seal(&self, seal: &SealRow, parts: &[SealedPart]) -> Result<bool> {
-        self.write(|txn| {
+        self.catalog.write(|txn| {
             let newest: Option<(i64, [u8; 32])> = txn
                 .query_row(
                     "SELECT number, link FROM larder_seal ORDER BY number DESC LIMIT 1",
@@ -181,7 +181,7 @@ impl Catalog {
 
     /// The parts of a seal, of one kind, in the order of the state.
     pub fn sealed_parts(&self, seal: u64, kind: SealedKind) -> Result<Vec<SealedPart>> {
-        self.read(|reader| {
+        self.catalog.read(|reader| {
             let sql = format!(
                 "{SELECT_PART} WHERE seal = ?1 AND what = ?2 ORDER BY from_seq, store, number"
             );
@@ -199,7 +199,7 @@ impl Catalog {
         store: i64,
         number: u64,
     ) -> Result<Option<SealedPart>> {
-        self.read(|reader| {
+        self.catalog.read(|reader| {
             reader
                 .prepare_cached(&format!(
                     "{SELECT_PART} WHERE seal = ?1 AND what = 'directory' AND store = ?2 AND \
@@ -217,14 +217,14 @@ impl Catalog {
 
     /// Visits what the history has of the commits after `after`, up to `upto`, in its order, and
     /// says where it begins; both are whole commits, or `after` is before all. What cannot be read
-    /// any more is not there: [`Catalog::history_begins`]. Cost: about 1 µs a row.
+    /// any more is not there: [`CatalogHistory::history_begins`]. Cost: about 1 µs a row.
     pub fn for_each_kept(
         &self,
         after: CommitSeq,
         upto: CommitSeq,
         visit: &mut dyn FnMut(KeptRow<'_>),
     ) -> Result<Beginnings> {
-        self.read(|reader| {
+        self.catalog.read(|reader| {
             let state = reader.unchecked_transaction().at(PARTS)?;
             let begins = history_begins(&state)?.0;
             let first = first_row_after(&state, after.max(begins))?;
@@ -290,7 +290,7 @@ impl Catalog {
             columns.iter().map(quoted).collect::<String>(),
             past.select
         );
-        self.read(|reader| {
+        self.catalog.read(|reader| {
             let mut list = reader.prepare(&sql).at(&past.table)?;
             let mut found = list.query([]).at(&past.table)?;
             let (mut key, mut bytes) = (Vec::new(), Vec::new());

@@ -10,7 +10,7 @@
 //! A [`HistoryReader`] sees one committed state of the catalog, history included, for as long as it
 //! lives. It keeps the log from being emptied, so it should not wait for people.
 
-use crate::Catalog;
+use crate::CatalogHistory;
 use crate::authors::{self, CommitAuthor};
 use crate::conn::meta::{find_meta, of_stores};
 use crate::error::no_history;
@@ -198,18 +198,18 @@ fn written(store: StoreId, name: &str) -> String {
     )
 }
 
-impl Catalog {
+impl CatalogHistory<'_> {
     /// Calls `work` with a reader of the history. [`CatalogError::Invalid`] where there is none,
     /// and in a transaction.
     pub fn read_history<T, E: From<CatalogError>>(
         &self,
         work: impl FnOnce(&HistoryReader<'_>) -> std::result::Result<T, E>,
     ) -> std::result::Result<T, E> {
-        if self.user.is_some() || self.client.is_some() {
+        if self.catalog.user.is_some() || self.catalog.client.is_some() {
             let why = "a transaction has no history of its own; ask the database beside it";
             return Err(CatalogError::invalid(why).into());
         }
-        self.read(|connection| {
+        self.catalog.read(|connection| {
             let state = connection.unchecked_transaction().at(TABLE)?;
             if find_meta(&state, "retention_ns")? <= 0 {
                 return Err(no_history());

@@ -230,11 +230,11 @@ mod tests {
         newer
             .pragma_update(None, "user_version", SCHEMA_VERSION + 1)
             .unwrap();
-        let told = catalog.begin_session((1, 0), "late", 1).err().unwrap();
+        let told = catalog.sessions().begin((1, 0), "late", 1).err().unwrap();
         assert!(
             matches!(told, CatalogError::NewerFormat { .. }),
             "CATALOG-11: {told}"
         );
-        assert!(catalog.sessions().unwrap().is_empty());
+        assert!(catalog.sessions().rows().unwrap().is_empty());
     }
 }

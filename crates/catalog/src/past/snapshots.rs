@@ -1,6 +1,6 @@
 //! Snapshots: moments with a name, and the holds that keep them.
 
-use crate::Catalog;
+use crate::CatalogHistory;
 use crate::error::{At, CatalogError, Result};
 use crate::history::seals;
 use crate::history::snapshot_stores::{own_snapshot, shown_by};
@@ -25,7 +25,7 @@ pub struct SnapshotRow {
     pub holds: Vec<String>,
 }
 
-impl Catalog {
+impl CatalogHistory<'_> {
     /// Names the newest whole commit. One row; nothing is copied. [`CatalogError::Exists`] when the
     /// name is taken; [`CatalogError::Invalid`] without history, and for a name that a moment could
     /// not be written with.
@@ -34,7 +34,7 @@ impl Catalog {
     }
 
     /// The same for the newest whole commit at or before a moment. Errors as of
-    /// [`Catalog::resolve_moment`] too.
+    /// [`crate::CatalogPast::resolve_moment`] too.
     pub fn snapshot_moment(&self, name: &str, moment: &Moment, now_ns: i64) -> Result<SnapshotRow> {
         self.create_at(name, now_ns, |txn| resolve(txn, moment, now_ns))
     }
@@ -46,7 +46,7 @@ impl Catalog {
         find: impl FnOnce(&Connection) -> Result<(CommitSeq, i64)>,
     ) -> Result<SnapshotRow> {
         check_name(name)?;
-        self.write(|txn| {
+        self.catalog.write(|txn| {
             let (seq, at_ns) = find(txn)?;
             if exists(txn, name)? {
                 return Err(CatalogError::Exists {
@@ -71,7 +71,7 @@ impl Catalog {
 
     /// All snapshots, oldest first.
     pub fn snapshots(&self) -> Result<Vec<SnapshotRow>> {
-        self.read(|reader| {
+        self.catalog.read(|reader| {
             let mut found: Vec<SnapshotRow> = rows(
                 reader,
                 "SELECT name, seq, at_ns, created_ns FROM larder_snapshot ORDER BY seq, \
@@ -109,7 +109,7 @@ impl Catalog {
 
     /// Ends a snapshot; what only it kept goes with the next reclaim. Refuses while it is held.
     pub fn destroy_snapshot(&self, name: &str) -> Result<()> {
-        self.write(|txn| {
+        self.catalog.write(|txn| {
             require(txn, name)?;
             if let Some(store) = shown_by(txn, name)? {
                 return Err(CatalogError::invalid(format!(
@@ -139,7 +139,7 @@ impl Catalog {
     /// Holds a snapshot under a tag, so that it cannot be destroyed; twice is no error.
     pub fn hold_snapshot(&self, name: &str, tag: &str) -> Result<()> {
         check_name(tag)?;
-        self.write(|txn| {
+        self.catalog.write(|txn| {
             require(txn, name)?;
             txn.execute(
                 "INSERT INTO larder_hold (snapshot, tag) VALUES (?1, ?2) ON CONFLICT DO NOTHING",
@@ -152,7 +152,7 @@ impl Catalog {
 
     /// Ends a hold.
     pub fn release_snapshot(&self, name: &str, tag: &str) -> Result<()> {
-        self.write(|txn| {
+        self.catalog.write(|txn| {
             require(txn, name)?;
             if let Some(store) = shown_by(txn, name)?
                 && tag.eq_ignore_ascii_case(&own_snapshot(&store))

@@ -7,14 +7,14 @@ use crate::schema::statements::StoreSql;
 use crate::types::codec::{self, TextOrBlob, dirent_order, row_limit, rows, signed, unsigned};
 use crate::types::rows::{ContentRow, DatabaseInfo, DirentRow, InodeRow};
 use crate::types::tuning;
-use crate::{Catalog, schema};
+use crate::{CatalogTables, schema};
 use larder_format::{CommitSeq, Ino, Name, StoreId};
 use rusqlite::{OptionalExtension, Row, params};
 
-impl Catalog {
+impl CatalogTables<'_> {
     /// Facts of the whole database.
     pub fn info(&self) -> Result<DatabaseInfo> {
-        self.read(|reader| {
+        self.catalog.read(|reader| {
             let database_id = reader
                 .prepare_cached("SELECT value FROM larder_meta WHERE key = 'database_id'")
                 .and_then(|mut find| find.query_row([], |row| row.get(0)))
@@ -35,15 +35,16 @@ impl Catalog {
 
     /// The newest committed group; in a catalog of the past: the one that it shows.
     pub fn commit_seq(&self) -> Result<CommitSeq> {
-        if let Some(seq) = self.as_of {
+        if let Some(seq) = self.catalog.as_of {
             return Ok(seq);
         }
-        self.read(|reader| Ok(CommitSeq(find_meta(reader, "commit_seq")? as u64)))
+        self.catalog
+            .read(|reader| Ok(CommitSeq(find_meta(reader, "commit_seq")? as u64)))
     }
 
     /// Changes whenever a table, column, index or trigger does. 2 µs.
     pub fn schema_version(&self) -> Result<i64> {
-        self.read(|reader| {
+        self.catalog.read(|reader| {
             reader
                 .prepare_cached("PRAGMA schema_version")
                 .and_then(|mut ask| ask.query_row([], |row| row.get(0)))
@@ -53,8 +54,8 @@ impl Catalog {
 
     /// The attributes of an inode.
     pub fn inode(&self, store: StoreId, ino: Ino) -> Result<Option<InodeRow>> {
-        let sql = self.store_sql(store)?;
-        self.read(|reader| {
+        let sql = self.catalog.store_sql(store)?;
+        self.catalog.read(|reader| {
             reader
                 .prepare_cached(&sql.inode)
                 .and_then(|mut find| find.query_row([signed(ino.0)], inode_row).optional())
@@ -65,9 +66,9 @@ impl Catalog {
     /// The commit that wrote the inode's row, content and extended attributes included: each change
     /// of them writes it. `None` when there is no such inode.
     pub fn inode_since(&self, store: StoreId, ino: Ino) -> Result<Option<CommitSeq>> {
-        let sql = self.store_sql(store)?;
+        let sql = self.catalog.store_sql(store)?;
         let ask = format!("SELECT since_seq FROM \"{}\" WHERE ino = ?1", sql.table);
-        self.read(|reader| {
+        self.catalog.read(|reader| {
             reader
                 .prepare_cached(&ask)
                 .and_then(|mut find| {
@@ -81,9 +82,9 @@ impl Catalog {
 
     /// What `name` names in directory `parent`.
     pub fn dirent(&self, store: StoreId, parent: Ino, name: &Name) -> Result<Option<Ino>> {
-        let sql = self.store_sql(store)?;
+        let sql = self.catalog.store_sql(store)?;
         let key = params![signed(parent.0), TextOrBlob(name.as_bytes())];
-        self.read(|reader| {
+        self.catalog.read(|reader| {
             reader
                 .prepare_cached(&sql.dirent)
                 .and_then(|mut find| find.query_row(key, |row| unsigned(row, 0)).optional())
@@ -102,7 +103,7 @@ impl Catalog {
         after: Option<&Name>,
         limit: usize,
     ) -> Result<Vec<DirentRow>> {
-        let sql = self.store_sql(store)?;
+        let sql = self.catalog.store_sql(store)?;
         let mut page = self.dirent_page(&sql, &sql.dirents, (parent, after, limit), |row| {
             Ok(DirentRow {
                 name: codec::name(row, 0)?,
@@ -110,7 +111,7 @@ impl Catalog {
                 kind: codec::kind(row, 2)?,
             })
         })?;
-        if self.as_of.is_some() {
+        if self.catalog.as_of.is_some() {
             page.sort_by(|a, b| dirent_order(&a.name, &b.name));
         }
         Ok(page)
@@ -124,14 +125,14 @@ impl Catalog {
         after: Option<&Name>,
         limit: usize,
     ) -> Result<Vec<(Name, InodeRow)>> {
-        let sql = self.store_sql(store)?;
+        let sql = self.catalog.store_sql(store)?;
         let mut page = self.dirent_page(
             &sql,
             &sql.dirents_with_rows,
             (parent, after, limit),
             |row| Ok((codec::name(row, 0)?, inode_row_at(row, 1)?)),
         )?;
-        if self.as_of.is_some() {
+        if self.catalog.as_of.is_some() {
             page.sort_by(|a, b| dirent_order(&a.0, &b.0));
         }
         Ok(page)
@@ -147,7 +148,7 @@ impl Catalog {
     ) -> Result<Vec<T>> {
         // No name is empty, and the empty text sorts before every name.
         let after = TextOrBlob(after.map_or(&[], Name::as_bytes));
-        self.read(|reader| {
+        self.catalog.read(|reader| {
             let mut page = reader.prepare_cached(text).at(&sql.table_dirent)?;
             let mut rows = page
                 .query(params![signed(parent.0), after, row_limit(limit)])
@@ -171,8 +172,8 @@ impl Catalog {
 
     /// Whether directory `parent` has any entry.
     pub fn has_dirents(&self, store: StoreId, parent: Ino) -> Result<bool> {
-        let sql = self.store_sql(store)?;
-        self.read(|reader| {
+        let sql = self.catalog.store_sql(store)?;
+        self.catalog.read(|reader| {
             reader
                 .prepare_cached(&sql.dirent_any)
                 .and_then(|mut find| find.exists([signed(parent.0)]))
@@ -183,9 +184,9 @@ impl Catalog {
     /// Refuses a directory with two names, and a root with one (`SAFE-8`): it may lie in itself,
     /// and who walks down would never end. 3 µs.
     pub fn require_one_name(&self, store: StoreId, directory: Ino) -> Result<()> {
-        let sql = self.store_sql(store)?;
+        let sql = self.catalog.store_sql(store)?;
         let names_max = usize::from(directory != Ino::ROOT);
-        self.read(|reader| {
+        self.catalog.read(|reader| {
             let mut list = reader.prepare_cached(&sql.parents).at(&sql.table_dirent)?;
             let mut rows = list.query([signed(directory.0)]).at(&sql.table_dirent)?;
             for _ in 0..=names_max {
@@ -203,8 +204,8 @@ impl Catalog {
 
     /// All names of an inode, with their directories.
     pub fn parents(&self, store: StoreId, ino: Ino) -> Result<Vec<(Ino, Name)>> {
-        let sql = self.store_sql(store)?;
-        self.read(|reader| {
+        let sql = self.catalog.store_sql(store)?;
+        self.catalog.read(|reader| {
             rows(reader, &sql.parents, [signed(ino.0)], |row| {
                 Ok((Ino(unsigned(row, 0)?), codec::name(row, 1)?))
             })
@@ -214,8 +215,8 @@ impl Catalog {
 
     /// Inline content or link target of an inode.
     pub fn content(&self, store: StoreId, ino: Ino) -> Result<Option<ContentRow>> {
-        let sql = self.store_sql(store)?;
-        self.read(|reader| {
+        let sql = self.catalog.store_sql(store)?;
+        self.catalog.read(|reader| {
             reader
                 .prepare_cached(&sql.content)
                 .and_then(|mut find| find.query_row([signed(ino.0)], content_row).optional())
@@ -225,8 +226,8 @@ impl Catalog {
 
     /// The encoded map page `page` of an inode; `None` when nothing in it is mapped.
     pub fn map_page(&self, store: StoreId, ino: Ino, page: u64) -> Result<Option<Vec<u8>>> {
-        let sql = self.store_sql(store)?;
-        self.read(|reader| {
+        let sql = self.catalog.store_sql(store)?;
+        self.catalog.read(|reader| {
             reader
                 .prepare_cached(&sql.map_page)
                 .and_then(|mut find| {
@@ -245,9 +246,9 @@ impl Catalog {
         from_page: u64,
         limit: usize,
     ) -> Result<Vec<(u64, Vec<u8>)>> {
-        let sql = self.store_sql(store)?;
+        let sql = self.catalog.store_sql(store)?;
         let key = [signed(ino.0), signed(from_page), row_limit(limit)];
-        self.read(|reader| {
+        self.catalog.read(|reader| {
             rows(reader, &sql.map_pages, key, |row| {
                 Ok((unsigned(row, 0)?, row.get(1)?))
             })
@@ -257,8 +258,8 @@ impl Catalog {
 
     /// The extended attributes of an inode, `(name, value)`, UTF-8 names first, by bytes.
     pub fn xattrs(&self, store: StoreId, ino: Ino) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
-        let sql = self.store_sql(store)?;
-        self.read(|reader| {
+        let sql = self.catalog.store_sql(store)?;
+        self.catalog.read(|reader| {
             rows(reader, &sql.xattrs, [signed(ino.0)], |row| {
                 Ok((codec::bytes(row, 0)?.to_vec(), row.get(1)?))
             })

@@ -1,6 +1,6 @@
 //! Extent rows: the truth of allocation (`CATALOG-1`).
 
-use crate::Catalog;
+use crate::CatalogSpace;
 use crate::error::{At, CatalogError, Result};
 use crate::types::changes::Held;
 pub(crate) use crate::types::codec::extent;
@@ -13,10 +13,10 @@ use std::collections::BTreeMap;
 
 pub(crate) const TABLE: &str = "larder_extent";
 
-impl Catalog {
+impl CatalogSpace<'_> {
     /// The segments of the database, by index.
     pub fn segments(&self) -> Result<Vec<SegmentRow>> {
-        self.read(|reader| {
+        self.catalog.read(|reader| {
             rows(
                 reader,
                 "SELECT segment, block_count FROM larder_segment ORDER BY segment",
@@ -40,7 +40,7 @@ impl Catalog {
         limit: usize,
     ) -> Result<Vec<ExtentRow>> {
         let (segment, start) = after.map_or((0, -1), |(segment, start)| (segment.0, signed(start)));
-        self.read(|reader| {
+        self.catalog.read(|reader| {
             rows(
                 reader,
                 "SELECT segment, start_block, block_count, store, ino, retired_seq, shared_count \
@@ -57,7 +57,7 @@ impl Catalog {
     pub fn extents_in_ag(&self, segment: SegmentIndex, ag: u64) -> Result<Vec<ExtentRow>> {
         let first = ag.saturating_mul(AG_BLOCKS);
         let last = first.saturating_add(AG_BLOCKS - 1);
-        self.read(|reader| {
+        self.catalog.read(|reader| {
             rows(
                 reader,
                 "SELECT segment, start_block, block_count, store, ino, retired_seq, shared_count \
@@ -72,7 +72,7 @@ impl Catalog {
 
     /// The extent, live or retired, that lies nearest to the end of a segment. O(log rows).
     pub fn last_extent(&self, segment: SegmentIndex) -> Result<Option<Extent>> {
-        self.read(|reader| {
+        self.catalog.read(|reader| {
             let found = rows(
                 reader,
                 "SELECT segment, start_block, block_count FROM larder_extent \
@@ -87,7 +87,7 @@ impl Catalog {
     /// The allocation groups in which a commit after `seq` allocated, retired or reclaimed; from 0,
     /// all that ever had an extent. O(groups).
     pub fn ags_changed_since(&self, seq: CommitSeq) -> Result<Vec<AgRow>> {
-        self.read(|reader| {
+        self.catalog.read(|reader| {
             rows(
                 reader,
                 "SELECT segment, ag, used_blocks, retired_blocks FROM larder_ag \
@@ -108,7 +108,7 @@ impl Catalog {
 
     /// Whether anything retired at or before `horizon` waits for its reclaim.
     pub fn has_retired(&self, horizon: CommitSeq) -> Result<bool> {
-        self.read(|reader| {
+        self.catalog.read(|reader| {
             reader
                 .prepare_cached(
                     "SELECT 1 FROM larder_extent \
@@ -121,7 +121,7 @@ impl Catalog {
 
     /// Blocks that commits up to `horizon` retired and that are not reclaimed. O(such rows).
     pub fn retired_blocks_until(&self, horizon: CommitSeq) -> Result<u64> {
-        self.read(|reader| {
+        self.catalog.read(|reader| {
             reader
                 .prepare_cached(
                     "SELECT coalesce(sum(block_count), 0) FROM larder_extent \
@@ -134,7 +134,7 @@ impl Catalog {
 
     /// Blocks that are retired and not reclaimed. O(retired rows).
     pub fn retired_blocks(&self) -> Result<u64> {
-        self.read(|reader| {
+        self.catalog.read(|reader| {
             reader
                 .prepare_cached(
                     "SELECT coalesce(sum(block_count), 0) FROM larder_extent \

@@ -29,7 +29,7 @@
 //! # Cost
 //! A row without sharers is retired by one statement. Cutting a row costs O(its sharers).
 
-use crate::Catalog;
+use crate::CatalogSpace;
 use crate::conn::meta::{add_meta, next_commit_seq, of_store, of_stores};
 use crate::error::{At, CatalogError, Result};
 use crate::space::extents::{AgChanges, TABLE, extent, resize, rows_under};
@@ -59,10 +59,10 @@ pub struct SharedRow {
     pub ino: Ino,
 }
 
-impl Catalog {
+impl CatalogSpace<'_> {
     /// Whether any extent has several holders. O(1), a few µs.
     pub fn has_shared(&self) -> Result<bool> {
-        self.read(|reader| {
+        self.catalog.read(|reader| {
             reader
                 .prepare_cached("SELECT 1 FROM larder_shared LIMIT 1")
                 .and_then(|mut find| find.exists([]))
@@ -72,27 +72,27 @@ impl Catalog {
 
     /// Whether a block of `extent` has several holders. O(rows under it).
     pub fn is_shared(&self, extent: &Extent) -> Result<bool> {
-        let rows = self.read(|reader| rows_under(reader, extent))?;
+        let rows = self.catalog.read(|reader| rows_under(reader, extent))?;
         Ok(rows.iter().any(|row| row.shared_count > 0))
     }
 
     /// The rows that have blocks of `extent`, live or retired, by place. O(rows under it).
     pub fn extents_under(&self, extent: &Extent) -> Result<Vec<ExtentRow>> {
-        let mut rows = self.read(|reader| rows_under(reader, extent))?;
+        let mut rows = self.catalog.read(|reader| rows_under(reader, extent))?;
         rows.reverse();
         Ok(rows)
     }
 
     /// The stores of those who own blocks of `extent`, live or retired. O(rows under it).
     pub fn stores_under(&self, extent: &Extent) -> Result<Vec<StoreId>> {
-        let rows = self.read(|reader| rows_under(reader, extent))?;
+        let rows = self.catalog.read(|reader| rows_under(reader, extent))?;
         Ok(rows.into_iter().map(|row| row.store).collect())
     }
 
     /// Whether an object holds a block of `extent`. One statement, for one moment: between two a
     /// sharer may become the owner. O(rows under it).
     pub fn holds(&self, extent: &Extent, store: StoreId, ino: Ino) -> Result<bool> {
-        self.read(|reader| {
+        self.catalog.read(|reader| {
             let mut before_end = reader
                 .prepare_cached(
                     "SELECT e.start_block + e.block_count, e.retired_seq IS NULL AND \
@@ -124,7 +124,7 @@ impl Catalog {
             let place = (row.segment.0, signed(row.start_block));
             (place.0, place.1, row.store.0, signed(row.ino.0))
         });
-        self.read(|reader| {
+        self.catalog.read(|reader| {
             rows(
                 reader,
                 "SELECT segment, start_block, store, ino FROM larder_shared \
@@ -146,7 +146,7 @@ impl Catalog {
 
     /// Blocks that sharing saves: those of each row as often as it has sharers. O(sharers).
     pub fn shared_blocks(&self) -> Result<u64> {
-        self.read(|reader| {
+        self.catalog.read(|reader| {
             reader
                 .prepare_cached(
                     "SELECT coalesce(sum(e.block_count), 0) FROM larder_shared AS s JOIN \

@@ -1,6 +1,6 @@
 //! The pages of lists of pieces: global rows by store, inode and page.
 
-use crate::Catalog;
+use crate::CatalogMaps;
 use crate::error::{At, Result};
 use crate::types::codec::{row_limit, rows, signed, unsigned};
 use crate::types::rows::FileContent;
@@ -9,12 +9,12 @@ use rusqlite::{OptionalExtension, params};
 
 const TABLE: &str = "larder_piece";
 
-impl Catalog {
+impl CatalogMaps<'_> {
     /// What stands beside the extent map of a regular file, at one moment. One statement, so that
     /// opening a file costs no second one.
     pub fn file_content(&self, store: StoreId, ino: Ino) -> Result<FileContent> {
-        let sql = self.store_sql(store)?;
-        self.read(|reader| {
+        let sql = self.catalog.store_sql(store)?;
+        self.catalog.read(|reader| {
             reader
                 .prepare_cached(&sql.file_content)
                 .and_then(|mut find| {
@@ -31,7 +31,7 @@ impl Catalog {
 
     /// Whether any inode has a list of pieces.
     pub fn has_pieces(&self) -> Result<bool> {
-        self.read(|reader| {
+        self.catalog.read(|reader| {
             reader
                 .prepare_cached("SELECT 1 FROM larder_piece")
                 .and_then(|mut find| find.exists([]))
@@ -41,9 +41,9 @@ impl Catalog {
 
     /// One encoded page of the list of pieces of an inode; page 0 is the root.
     pub fn piece_page(&self, store: StoreId, ino: Ino, page: u64) -> Result<Option<Vec<u8>>> {
-        let sql = self.store_sql(store)?;
+        let sql = self.catalog.store_sql(store)?;
         let owner = sql.table_store;
-        self.read(|reader| {
+        self.catalog.read(|reader| {
             reader
                 .prepare_cached(&sql.piece_page)
                 .and_then(|mut find| {
@@ -64,10 +64,10 @@ impl Catalog {
         from_page: u64,
         limit: usize,
     ) -> Result<Vec<(u64, Vec<u8>)>> {
-        let sql = self.store_sql(store)?;
+        let sql = self.catalog.store_sql(store)?;
         let owner = sql.table_store;
         let key = params![owner.0, signed(ino.0), signed(from_page), row_limit(limit)];
-        self.read(|reader| {
+        self.catalog.read(|reader| {
             rows(reader, &sql.piece_pages, key, |row| {
                 Ok((unsigned(row, 0)?, row.get(1)?))
             })

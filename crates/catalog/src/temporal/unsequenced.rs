@@ -15,31 +15,31 @@ use crate::conn::meta::{find_meta, next_commit_seq};
 use crate::error::{At, Result};
 use crate::history::{Keeper, newest_moment, newest_until};
 use crate::types::codec::signed;
-use crate::{Catalog, temporal};
+use crate::{CatalogTemporal, temporal};
 use larder_format::CommitSeq;
 use rusqlite::Connection;
 
 const TABLE: &str = "larder_history";
 
-impl Catalog {
+impl CatalogTemporal<'_> {
     /// Whether plain SQL has changed something since the newest commit that has no moment yet. 3
     /// µs.
     pub fn has_unsequenced_changes(&self) -> Result<bool> {
-        self.read(has_unsequenced_changes)
+        self.catalog.read(has_unsequenced_changes)
     }
 
     /// Makes the next commits for such changes, of nothing else, and returns the number of the
     /// last; `None` when there are none. The caller has the writer lock: who has it knows the
     /// number of its next commit.
     pub fn commit_unsequenced_changes(&self, now_ns: i64) -> Result<Option<CommitSeq>> {
-        self.write(|txn| settle_unsequenced(txn, now_ns))
+        self.catalog.write(|txn| settle_unsequenced(txn, now_ns))
     }
 
     /// Gives what plain SQL did to rows since the last commit a moment of its own: before anything
     /// else is committed, by who has the writer lock. The commit, if there was anything. 4 µs.
     pub fn settle_rows(&self, now_ns: i64) -> Result<Option<CommitSeq>> {
         match self.has_unsequenced_changes()? {
-            true => self.write(|txn| settle_rows(txn, now_ns)),
+            true => self.catalog.write(|txn| settle_rows(txn, now_ns)),
             false => Ok(None),
         }
     }
@@ -48,14 +48,14 @@ impl Catalog {
     /// past is a commit, though there was no step; and what it did to the schema counts. 6 µs.
     pub fn settle_sql(&self, now_ns: i64) -> Result<()> {
         let is_new = {
-            let writer = crate::lock(&self.writer);
+            let writer = crate::lock(&self.catalog.writer);
             if has_unsequenced_changes(&writer.connection)? {
-                crate::lock(&self.moment_ns).get_or_insert(now_ns);
+                crate::lock(&self.catalog.moment_ns).get_or_insert(now_ns);
             }
             writer.guards.is_new_schema(&writer.connection)?
         };
-        match is_new && self.workspace.is_none() {
-            true => self.write(temporal::refresh),
+        match is_new && self.catalog.workspace.is_none() {
+            true => self.catalog.write(temporal::refresh),
             false => Ok(()),
         }
     }

@@ -4,32 +4,32 @@ use crate::error::{At, CatalogError, Result};
 use crate::schema::ENGINE_COLUMNS;
 use crate::temporal::StoreColumns;
 use crate::types::codec::{TextOrBlob, rows, signed};
-use crate::{Catalog, lock};
+use crate::{CatalogTemporal, lock};
 use larder_format::{Ino, StoreId};
 use rusqlite::{Connection, OptionalExtension, params};
 use std::sync::Arc;
 
-impl Catalog {
+impl CatalogTemporal<'_> {
     /// The user's columns of a store table, in order: all that are not ours, generated ones too; of
     /// the past those that have one (`TEMPORAL-4`).
     pub fn user_columns(&self, store: StoreId) -> Result<Vec<String>> {
-        if self.as_of.is_some() {
+        if self.catalog.as_of.is_some() {
             let past = self.shown_columns(store)?;
             return Ok(past.map_or_else(Vec::new, |past| past.columns.clone()));
         }
-        let sql = self.store_sql(store)?;
-        self.read(|reader| user_columns(reader, &sql.table))
+        let sql = self.catalog.store_sql(store)?;
+        self.catalog.read(|reader| user_columns(reader, &sql.table))
     }
 
     /// The value of a user column: numbers as text, text and blobs as they are; `None` for NULL and
     /// for an inode without a committed row. [`CatalogError::NotFound`] when there is no such
     /// column.
     pub fn user_column(&self, store: StoreId, ino: Ino, column: &str) -> Result<Option<Vec<u8>>> {
-        if self.as_of.is_some() {
+        if self.catalog.as_of.is_some() {
             return self.shown_column(store, ino, column);
         }
-        let sql = self.store_sql(store)?;
-        self.read(|reader| {
+        let sql = self.catalog.store_sql(store)?;
+        self.catalog.read(|reader| {
             let column = find_column(reader, &sql.table, column)?;
             let select = format!(
                 "SELECT CAST(t.{column} AS BLOB) FROM \"{}\" AS t WHERE ino = ?1",
@@ -46,23 +46,23 @@ impl Catalog {
     /// How to read the columns of a store in this catalog of the past; `None`: they have none. 2 µs
     /// while the schema is the same.
     fn shown_columns(&self, store: StoreId) -> Result<Option<Arc<StoreColumns>>> {
-        let Some(pin) = &self.past_pin else {
+        let Some(pin) = &self.catalog.past_pin else {
             return Ok(None);
         };
-        let owner = self.store_sql(store)?.table_store;
-        self.read(|reader| {
+        let owner = self.catalog.store_sql(store)?.table_store;
+        self.catalog.read(|reader| {
             let version: i64 = reader
                 .prepare_cached("PRAGMA schema_version")
                 .and_then(|mut ask| ask.query_row([], |row| row.get(0)))
                 .at("the schema version")?;
-            let known = lock(&self.past_columns).get(&owner).cloned();
+            let known = lock(&self.catalog.past_columns).get(&owner).cloned();
             if let Some((of, past)) = known
                 && of == version
             {
                 return Ok(past);
             }
             let past = StoreColumns::find(reader, owner, (pin.seq, pin.asked_ns))?.map(Arc::new);
-            lock(&self.past_columns).insert(owner, (version, past.clone()));
+            lock(&self.catalog.past_columns).insert(owner, (version, past.clone()));
             Ok(past)
         })
     }
@@ -77,7 +77,7 @@ impl Catalog {
             past.value(name),
             past.joins("larder_of.ino")
         );
-        self.read(|reader| {
+        self.catalog.read(|reader| {
             reader
                 .prepare_cached(&select)
                 .and_then(|mut find| find.query_row([signed(ino.0)], |row| row.get(0)))
@@ -95,8 +95,8 @@ impl Catalog {
         column: &str,
         value: Option<&[u8]>,
     ) -> Result<()> {
-        let sql = self.store_sql(store)?;
-        self.write_as_user(|txn| {
+        let sql = self.catalog.store_sql(store)?;
+        self.catalog.write_as_user(|txn| {
             let column = find_column(txn, &sql.table, column)?;
             let update = format!("UPDATE \"{}\" SET {column} = ?2 WHERE ino = ?1", sql.table);
             let changed = txn

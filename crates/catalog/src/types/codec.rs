@@ -60,8 +60,9 @@ pub(crate) fn kind(row: &Row<'_>, index: usize) -> rusqlite::Result<FileKind> {
     })
 }
 
-/// The order of names in the catalog and in [`Catalog::dirents`](crate::Catalog::dirents): all
-/// UTF-8 names before all others, each sorted by bytes (`CATALOG-6`). Total; never allocates.
+/// The order of names in the catalog and in
+/// [`CatalogTables::dirents`](crate::CatalogTables::dirents): all UTF-8 names before all others,
+/// each sorted by bytes (`CATALOG-6`). Total; never allocates.
 pub fn dirent_order(a: &Name, b: &Name) -> Ordering {
     let rank = |name: &Name| std::str::from_utf8(name.as_bytes()).is_err();
     rank(a)

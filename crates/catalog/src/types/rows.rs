@@ -78,7 +78,7 @@ pub struct ExtentRow {
     /// The commit that dropped the last reference; the space stays allocated until it is reclaimed.
     pub retired_seq: Option<CommitSeq>,
     /// How many other objects hold all of these blocks too
-    /// ([`Catalog::sharers`](crate::Catalog::sharers)).
+    /// ([`CatalogSpace::sharers`](crate::CatalogSpace::sharers)).
     pub shared_count: u64,
 }
 

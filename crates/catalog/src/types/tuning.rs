@@ -107,13 +107,13 @@ mod tests {
     fn what_is_stored_outside_of_the_bounds_is_damage() {
         let dir = tempfile::tempdir().unwrap();
         let catalog = Catalog::create(dir.path(), &CatalogOptions::default(), &INIT).unwrap();
-        assert_eq!(catalog.info().unwrap().tuning, Tuning::default());
+        assert_eq!(catalog.tables().info().unwrap().tuning, Tuning::default());
         let chosen = Tuning {
             inline_bytes_max: Some(0),
             gather_bytes_max: Some(GATHER_BYTES_MAX),
         };
-        catalog.set_tuning(&chosen).unwrap();
-        assert_eq!(catalog.info().unwrap().tuning, chosen);
+        catalog.retention().set_tuning(&chosen).unwrap();
+        assert_eq!(catalog.tables().info().unwrap().tuning, chosen);
         let shell = Connection::open(dir.path().join(crate::CATALOG_FILE)).unwrap();
         // The guards keep it from everybody else.
         let damage = "UPDATE larder_meta SET value = 5000 WHERE key = 'inline_bytes_max'";
@@ -123,7 +123,7 @@ mod tests {
                 "UPDATE larder_gate SET open = 1; {damage}; UPDATE larder_gate SET open = 0"
             ))
             .unwrap();
-        let error = catalog.info().unwrap_err();
+        let error = catalog.tables().info().unwrap_err();
         assert!(
             matches!(error, CatalogError::Corrupt { .. })
                 && error.to_string().contains("CATALOG-10"),

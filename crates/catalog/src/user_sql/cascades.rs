@@ -13,7 +13,7 @@ use crate::types::codec::{rows, signed};
 use crate::types::names::execute_all;
 use crate::types::sql::SqlValue;
 use crate::user_sql::SqlStatement;
-use crate::{Catalog, lock};
+use crate::{CatalogSql, lock};
 use larder_format::{Ino, StoreId};
 use rusqlite::hooks::Action;
 use std::ops::ControlFlow;
@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex};
 /// What the guard of a store table says.
 const GUARDED: &str = "is a file; delete it through the mount or the larder command";
 
-impl Catalog {
+impl CatalogSql<'_> {
     /// Whether `error` says that `statement`, which changes a table of the user's, would delete
     /// rows of files by foreign keys.
     pub fn is_cascade(
@@ -42,7 +42,12 @@ impl Catalog {
             return Ok(false);
         };
         let is_store = |name: &str| name.eq_ignore_ascii_case(&changed);
-        Ok(!self.stores()?.iter().any(|row| is_store(&row.name)))
+        Ok(!self
+            .catalog
+            .stores()
+            .rows()?
+            .iter()
+            .any(|row| is_store(&row.name)))
     }
 
     /// The inodes whose rows a statement would delete: runs it in the owner's transaction, which
@@ -54,10 +59,10 @@ impl Catalog {
         parameters: &[SqlValue],
         files: Option<Arc<dyn SqlFiles>>,
     ) -> Result<Vec<(StoreId, Ino)>> {
-        let stores = self.stores()?;
+        let stores = self.catalog.stores().rows()?;
         let deleted: Arc<Mutex<Vec<(String, i64)>>> = Arc::default();
         {
-            let mut writer = lock(&self.writer);
+            let mut writer = lock(&self.catalog.writer);
             require_open(&writer.connection)?;
             if writer.stage != Stage::Writing {
                 return Err(CatalogError::invalid("the transaction may not write yet"));
@@ -72,11 +77,14 @@ impl Catalog {
             };
             writer.connection.update_hook(Some(note)).at("a trial")?;
         }
-        let tried = self.run_sql(sql, statement, parameters, files, &mut |_| {
-            ControlFlow::Continue(())
-        });
+        let tried = self
+            .catalog
+            .sql()
+            .run(sql, statement, parameters, files, &mut |_| {
+                ControlFlow::Continue(())
+            });
         {
-            let mut writer = lock(&self.writer);
+            let mut writer = lock(&self.catalog.writer);
             let nobody = None::<fn(Action, &str, &str, i64)>;
             writer.connection.update_hook(nobody).at("a trial")?;
             if !writer.connection.is_autocommit() {
@@ -99,9 +107,9 @@ impl Catalog {
     pub fn detach(&self, inodes: &[(StoreId, Ino)]) -> Result<()> {
         // Before: a store that is not known yet is asked for on this connection.
         let inodes: Vec<(Arc<StoreSql>, Ino)> = (inodes.iter())
-            .map(|(store, ino)| Ok((self.store_sql(*store)?, *ino)))
+            .map(|(store, ino)| Ok((self.catalog.store_sql(*store)?, *ino)))
             .collect::<Result<_>>()?;
-        self.write_as_user(|txn| {
+        self.catalog.write_as_user(|txn| {
             for (sql, ino) in &inodes {
                 let table = &sql.table;
                 let columns: Vec<String> = rows(

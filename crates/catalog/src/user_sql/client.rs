@@ -13,7 +13,7 @@
 //!      set a tracer of its own and take ours away; nothing but waiting depends on it.
 //!  commit, rollback, savepoint
 //!      methods of the virtual table `larder_client`, of which SQLite calls them once something was
-//!      written to it in a transaction (`Catalog::enlist`). FTS5 does the same.
+//!      written to it in a transaction (`CatalogClient::enlist`). FTS5 does the same.
 //! ```
 //!
 //! # Invariants
@@ -39,7 +39,7 @@ use crate::guards::Guards;
 use crate::open::{application_id, identify_client};
 use crate::schema::SCHEMA_VERSION;
 use crate::user_sql::files_table;
-use crate::{Catalog, CatalogOptions, ChangeSet, CommitOutcome, Writer, lock};
+use crate::{Catalog, CatalogClient, CatalogOptions, ChangeSet, CommitOutcome, Writer, lock};
 pub(crate) use handle::ClientSide;
 use handle::REGISTERED;
 pub use handle::{ClientEnd, ClientHandle, ClientLocks, ClientStatement, ClientWatch};
@@ -53,7 +53,7 @@ use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 use watch::{MODULE, Watch, destroy_watch, trace};
 
-/// What a client is told to do with [`Catalog::enlist`].
+/// What a client is told to do with [`CatalogClient::enlist`].
 const ENLIST: &str = "INSERT INTO main.larder_client DEFAULT VALUES";
 const TABLE: &CStr = c"larder_client";
 
@@ -281,10 +281,12 @@ impl Catalog {
             session: AtomicU64::new(NOBODY),
         })
     }
+}
 
+impl CatalogClient<'_> {
     /// Whether it is another program's connection.
     pub fn is_clients(&self) -> bool {
-        self.client.is_some()
+        self.catalog.client.is_some()
     }
 
     /// Runs `body`, which writes in the client's transaction: only there, since SQLite may have
@@ -310,7 +312,8 @@ impl Catalog {
 
     fn client_side(&self) -> Result<&ClientSide> {
         let why = "this catalog is nobody else's connection";
-        self.client
+        self.catalog
+            .client
             .as_ref()
             .ok_or_else(|| CatalogError::invalid(why))
     }
@@ -335,7 +338,7 @@ impl Catalog {
     pub fn enlist(&self) -> Result<bool> {
         let side = self.client_side()?;
         let beside = lock(&side.beside);
-        self.require_unhidden(&beside)?;
+        self.catalog.require_unhidden(&beside)?;
         let done = beside
             // Not kept: a statement would keep the table connected (CLIENT-2).
             .prepare(ENLIST)
@@ -372,13 +375,13 @@ impl Catalog {
     /// Notes the moment of the client's transaction, if it has steps, before its commit
     /// (`larder_history`).
     pub fn note_client_moment(&self) -> Result<()> {
-        let writer = lock(&self.writer);
-        let moment_ns = lock(&self.moment_ns).take();
+        let writer = lock(&self.catalog.writer);
+        let moment_ns = lock(&self.catalog.moment_ns).take();
         match moment_ns {
             None => Ok(()),
             Some(now_ns) => {
-                self.require_unhidden(&writer.connection)?;
-                let author = self.author(None);
+                self.catalog.require_unhidden(&writer.connection)?;
+                let author = self.catalog.sessions().author(None);
                 self.transact_for_client(|| note_moment(&writer.connection, now_ns, author))
             }
         }
@@ -386,15 +389,15 @@ impl Catalog {
 
     /// The client's transaction has ended.
     pub fn forget_client_moment(&self) {
-        *lock(&self.moment_ns) = None;
+        *lock(&self.catalog.moment_ns) = None;
     }
 
     /// [`Catalog::commit`] if nobody has the write lock now; else `None`, at once. What plain SQL
     /// did to rows before is of its own moment. For the session beside clients.
     pub fn commit_if_free(&self, changes: &ChangeSet) -> Result<Option<CommitOutcome>> {
         self.wait_for_locks(Some(Duration::ZERO))?;
-        let settled = self.settle_rows(changes.now_ns);
-        let outcome = settled.and_then(|_| self.commit(changes));
+        let settled = self.catalog.temporal().settle_rows(changes.now_ns);
+        let outcome = settled.and_then(|_| self.catalog.commit(changes));
         self.wait_for_locks(None)?;
         match outcome {
             Err(CatalogError::Busy { .. }) => Ok(None),
@@ -404,8 +407,8 @@ impl Catalog {
 
     /// [`Catalog::wait_at_most`], of the client's connection too.
     fn wait_for_locks(&self, wait_max: Option<Duration>) -> Result<()> {
-        self.wait_at_most(wait_max);
-        let writer = lock(&self.writer);
+        self.catalog.wait_at_most(wait_max);
+        let writer = lock(&self.catalog.writer);
         match writer.waits {
             Some(_) => Ok(()),
             None => set_busy_timeout(&writer.connection, wait_max.unwrap_or(BUSY_TIMEOUT)),
@@ -414,9 +417,9 @@ impl Catalog {
 
     /// Forgets what is compiled on the client's connection (`CLIENT-2`).
     pub fn forget_compiled(&self) {
-        if let Some(side) = &self.client {
+        if let Some(side) = &self.catalog.client {
             lock(&side.beside).flush_prepared_statement_cache();
-            lock(&self.writer)
+            lock(&self.catalog.writer)
                 .connection
                 .flush_prepared_statement_cache();
         }

@@ -1,7 +1,7 @@
 //! Making a workspace: the copy of the catalog, and what makes it one.
 
 use super::{InoRange, TransactionRow, set_ino_ranges};
-use crate::Catalog;
+use crate::CatalogWorkspace;
 use crate::conn::confine::Use;
 use crate::conn::connect::connect;
 use crate::conn::meta::{find_meta, set_guard_switch};
@@ -23,7 +23,7 @@ use std::io;
 /// The copy, until it is whole.
 const HALF_MADE: &str = "catalog.new";
 
-impl Catalog {
+impl CatalogWorkspace<'_> {
     /// Copies this catalog, as it is at one moment at or after the pin of `row`, into directory
     /// `dir`, and makes it a workspace. Nobody is kept waiting. A crash leaves no `catalog.db` in
     /// `dir`, or a whole and durable one. Cost: the pages of the catalog, and a scan of its extent
@@ -35,9 +35,9 @@ impl Catalog {
         ranges: &[InoRange],
     ) -> Result<()> {
         let place = Place::named(dir, HALF_MADE);
-        let source = self.connect_reader()?;
+        let source = self.catalog.connect_reader()?;
         let options = CatalogOptions {
-            wait_max: self.options.wait_max,
+            wait_max: self.catalog.options.wait_max,
             ..CatalogOptions::default()
         };
         let mut copy = connect(&place, &options, OpenFlags::SQLITE_OPEN_CREATE, Use::Engine)?;
@@ -51,7 +51,7 @@ impl Catalog {
                 StepResult::Done => {}
                 _ => {
                     return Err(CatalogError::Busy {
-                        waited: self.options.wait_max(),
+                        waited: self.catalog.options.wait_max(),
                         why: None,
                     });
                 }

@@ -26,7 +26,7 @@ use crate::temporal::unsequenced::settle_unsequenced;
 use crate::types::changes::Held;
 use crate::types::codec::{rows, signed, unsigned};
 use crate::types::names::{StoreName, quoted};
-use crate::{Catalog, feed, temporal};
+use crate::{CatalogWorkspace, feed, temporal};
 use larder_directory::DatabaseDir;
 use larder_format::{CommitSeq, Extent, Ino, StoreId};
 use rusqlite::config::DbConfig;
@@ -45,17 +45,19 @@ pub enum Merged {
     Conflicts(Vec<Conflict>),
 }
 
-impl Catalog {
+impl CatalogWorkspace<'_> {
     /// Merges the workspace in `dir` of transaction `id` into this catalog, its parent. The caller
     /// has the parent's writer lock with nothing uncommitted, and nobody has the workspace open.
     /// Cost: what was touched, and where foreign keys may be concerned the tables that have them.
     pub fn merge_workspace(&self, dir: &DatabaseDir, id: u64, now_ns: i64) -> Result<Merged> {
-        Place::of(dir).attach(&self.options, |path| self.merge(dir, path, id, now_ns))
+        Place::of(dir).attach(&self.catalog.options, |path| {
+            self.merge(dir, path, id, now_ns)
+        })
     }
 
     fn merge(&self, dir: &DatabaseDir, path: &Path, id: u64, now_ns: i64) -> Result<Merged> {
         let none = OpenFlags::empty();
-        let merger = connect(&self.place, &self.options, none, Use::Merge)?;
+        let merger = connect(&self.catalog.place, &self.catalog.options, none, Use::Merge)?;
         configure(&merger)?;
         merger
             .set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, false)
@@ -86,7 +88,7 @@ impl Catalog {
         settle_unsequenced(&txn, now_ns)?; // HISTORY-6
         let seq = next_commit_seq(&txn)?;
         let mut findings = Findings::default();
-        let keeper = Keeper::begin(&txn, seq, now_ns)?.by(self.author(None));
+        let keeper = Keeper::begin(&txn, seq, now_ns)?.by(self.catalog.sessions().author(None));
         match apply(&txn, &keeper, &mut findings) {
             // Of a rule that came meanwhile, on rows that are merged together.
             Err(CatalogError::Constraint { table, constraint }) => {
@@ -102,7 +104,8 @@ impl Catalog {
         feed::append_gap(&txn)?;
         keeper.end(&txn)?;
         set_guard_switch(&txn, false)?;
-        txn.commit().map_err(|error| self.sort_commit(error))?;
+        txn.commit()
+            .map_err(|error| self.catalog.sort_commit(error))?;
         Ok(Merged::Done(seq))
     }
 }

@@ -9,14 +9,17 @@ use tempfile::TempDir;
 /// who reads the past, a list of pieces, a long transaction.
 fn with_every_number() -> (TempDir, Catalog) {
     let (dir, catalog) = create();
-    let (session, _) = catalog.begin_session((1, 0), "mount x", 1).unwrap();
-    let (ended, _) = catalog.begin_session((2, 0), "put", 1).unwrap();
+    let (session, _) = catalog.sessions().begin((1, 0), "mount x", 1).unwrap();
+    let (ended, _) = catalog.sessions().begin((2, 0), "put", 1).unwrap();
     for ino in 2..8 {
         catalog.commit(&new_file(ino, &format!("f{ino}"))).unwrap();
     }
-    catalog.end_session(ended).unwrap();
-    catalog.create_snapshot("s", 2_000).unwrap();
-    catalog.pin_past(session, &Moment::Seq(3), 2_000).unwrap();
+    catalog.sessions().end(ended).unwrap();
+    catalog.history().create_snapshot("s", 2_000).unwrap();
+    catalog
+        .past()
+        .pin_past(session, &Moment::Seq(3), 2_000)
+        .unwrap();
     let pieces = ChangeSet {
         piece_pages: vec![(MAIN, Ino(2), 0, Some(vec![1]))],
         ..ChangeSet::default()
@@ -28,7 +31,7 @@ fn with_every_number() -> (TempDir, Catalog) {
 #[test]
 fn a_check_finds_numbers_of_commits_that_never_were() {
     let (dir, catalog) = with_every_number();
-    assert_eq!(catalog.check().unwrap(), [""; 0], "before");
+    assert_eq!(catalog.survey().check().unwrap(), [""; 0], "before");
     let newest: i64 = plain(dir.path())
         .query_row(
             "SELECT value FROM larder_meta WHERE key = 'commit_seq'",
@@ -93,7 +96,7 @@ fn a_check_finds_numbers_of_commits_that_never_were() {
                      UPDATE larder_gate SET open = 0"
                 ))
                 .unwrap();
-            let findings = catalog.check().unwrap();
+            let findings = catalog.survey().check().unwrap();
             let told = format!("{number}, which never was");
             let (table, _) = of.split_once(':').unwrap();
             let violated = format!("CHECK constraint failed in {table}");
@@ -128,7 +131,11 @@ fn a_check_finds_snapshots_and_readers_of_steps_of_transactions() {
                      open = 0"
                 ))
                 .unwrap();
-            assert_eq!(catalog.check().unwrap(), expected, "{damage}; {step}");
+            assert_eq!(
+                catalog.survey().check().unwrap(),
+                expected,
+                "{damage}; {step}"
+            );
         }
     }
 }
@@ -143,7 +150,7 @@ fn a_check_finds_a_session_that_ended_before_it_began() {
         )
         .unwrap();
     assert_eq!(
-        catalog.check().unwrap(),
+        catalog.survey().check().unwrap(),
         ["larder_author: session 2 ended at commit 6, and began at 7"]
     );
 }

@@ -42,7 +42,7 @@ fn a_checkpoint_bounds_the_log() {
     );
     assert_eq!(catalog.wal_bytes().unwrap(), 0);
     catalog.commit(&new_file(31, "f31")).unwrap();
-    assert!(catalog.inode(MAIN, Ino(31)).unwrap().is_some());
+    assert!(catalog.tables().inode(MAIN, Ino(31)).unwrap().is_some());
 }
 
 #[test]
@@ -52,16 +52,32 @@ fn readers_do_not_wait_for_the_writer() {
     other
         .execute_batch("BEGIN IMMEDIATE; UPDATE main SET mode = 0")
         .unwrap();
-    assert_eq!(catalog.inode(MAIN, Ino::ROOT).unwrap().unwrap().mode, 0o755);
+    assert_eq!(
+        catalog
+            .tables()
+            .inode(MAIN, Ino::ROOT)
+            .unwrap()
+            .unwrap()
+            .mode,
+        0o755
+    );
     std::thread::scope(|scope| {
         let commit = scope.spawn(|| catalog.commit(&new_file(2, "f")));
         std::thread::sleep(std::time::Duration::from_millis(50));
         assert!(!commit.is_finished(), "the commit waits for the lock");
-        assert!(catalog.inode(MAIN, Ino(2)).unwrap().is_none());
+        assert!(catalog.tables().inode(MAIN, Ino(2)).unwrap().is_none());
         other.execute_batch("COMMIT").unwrap();
         commit.join().unwrap().unwrap();
     });
-    assert_eq!(catalog.inode(MAIN, Ino::ROOT).unwrap().unwrap().mode, 0);
+    assert_eq!(
+        catalog
+            .tables()
+            .inode(MAIN, Ino::ROOT)
+            .unwrap()
+            .unwrap()
+            .mode,
+        0
+    );
 }
 
 #[test]
@@ -69,7 +85,8 @@ fn threads_and_processes_share_a_catalog_without_errors() {
     let (dir, catalog) = create();
     let second = open(dir.path());
     let third = catalog
-        .create_store("other", "files", "/other", None, 0, 0, 0, 0)
+        .stores()
+        .create("other", "files", "/other", None, 0, 0, 0, 0)
         .unwrap()
         .store;
     let commit = |catalog: &larder_catalog::Catalog, store, ino: u64| {
@@ -92,21 +109,35 @@ fn threads_and_processes_share_a_catalog_without_errors() {
             scope.spawn(|| {
                 for _ in 0..200 {
                     // One statement sees one moment: every entry has its inode.
-                    catalog.dirents(MAIN, Ino::ROOT, None, 100).unwrap();
-                    second.dirents(third, Ino::ROOT, None, 100).unwrap();
+                    catalog
+                        .tables()
+                        .dirents(MAIN, Ino::ROOT, None, 100)
+                        .unwrap();
+                    second
+                        .tables()
+                        .dirents(third, Ino::ROOT, None, 100)
+                        .unwrap();
                 }
             });
         }
     });
     // And the store.
-    assert_eq!(catalog.commit_seq().unwrap(), CommitSeq(117));
+    assert_eq!(catalog.tables().commit_seq().unwrap(), CommitSeq(117));
     assert_eq!(
-        catalog.dirents(MAIN, Ino::ROOT, None, 100).unwrap().len(),
+        catalog
+            .tables()
+            .dirents(MAIN, Ino::ROOT, None, 100)
+            .unwrap()
+            .len(),
         58
     );
     assert_eq!(
-        second.dirents(third, Ino::ROOT, None, 100).unwrap().len(),
+        second
+            .tables()
+            .dirents(third, Ino::ROOT, None, 100)
+            .unwrap()
+            .len(),
         58
     );
-    assert_eq!(second.check().unwrap(), Vec::<String>::new());
+    assert_eq!(second.survey().check().unwrap(), Vec::<String>::new());
 }

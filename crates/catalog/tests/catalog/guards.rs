@@ -87,7 +87,7 @@ const REFUSED: &[&str] = &[
 
 /// Has a row in every guarded table, so that UPDATE and DELETE have something to refuse.
 fn furnish(catalog: &Catalog) {
-    let (session, _) = catalog.begin_session((1, 0), "test", 0).unwrap();
+    let (session, _) = catalog.sessions().begin((1, 0), "test", 0).unwrap();
     let mut changes = new_file(2, "f");
     changes.inodes.push((
         MAIN,
@@ -138,7 +138,7 @@ fn shell(dir: &Path, sql: &str) -> Result<String, String> {
 fn a_plain_connection_is_refused_what_the_engine_keeps() {
     let (dir, catalog) = create();
     furnish(&catalog);
-    let before = catalog.extents(None, 10).unwrap();
+    let before = catalog.space().extents(None, 10).unwrap();
     let other = plain(dir.path());
     for sql in REFUSED {
         let refused = other.execute_batch(sql).expect_err(sql).to_string();
@@ -148,8 +148,8 @@ fn a_plain_connection_is_refused_what_the_engine_keeps() {
         );
         assert!(!refused.contains('\n'), "one line: {refused}");
     }
-    assert_eq!(catalog.extents(None, 10).unwrap(), before);
-    assert_eq!(catalog.check().unwrap(), Vec::<String>::new());
+    assert_eq!(catalog.space().extents(None, 10).unwrap(), before);
+    assert_eq!(catalog.survey().check().unwrap(), Vec::<String>::new());
 }
 
 #[test]
@@ -163,7 +163,7 @@ fn the_shell_is_refused_what_the_engine_keeps() {
             "CATALOG-3: {sql}: {refused}"
         );
     }
-    assert_eq!(catalog.check().unwrap(), Vec::<String>::new());
+    assert_eq!(catalog.survey().check().unwrap(), Vec::<String>::new());
 }
 
 /// What no guard in the schema sees: SQLite runs no trigger for a row that REPLACE deletes unless
@@ -185,9 +185,9 @@ fn a_row_that_a_plain_shell_replaces_is_found_missing() {
         refused.contains("through the mount"),
         "CATALOG-3: {refused}"
     );
-    assert_eq!(catalog.check().unwrap(), Vec::<String>::new());
+    assert_eq!(catalog.survey().check().unwrap(), Vec::<String>::new());
     shell(dir.path(), replace).unwrap();
-    let findings = catalog.check().unwrap();
+    let findings = catalog.survey().check().unwrap();
     let is_found = |finding: &String| finding.contains("names inode 2, which does not exist");
     assert!(findings.iter().any(is_found), "{findings:?}");
 }
@@ -209,7 +209,12 @@ fn attributes_and_user_columns_may_change_in_the_shell() {
     )
     .unwrap();
     assert_eq!(
-        catalog.inode(MAIN, Ino(2)).unwrap().unwrap().ctime_ns,
+        catalog
+            .tables()
+            .inode(MAIN, Ino(2))
+            .unwrap()
+            .unwrap()
+            .ctime_ns,
         3,
         "no attribute changed"
     );
@@ -219,7 +224,7 @@ fn attributes_and_user_columns_may_change_in_the_shell() {
         "UPDATE main SET mode = 384, uid = 7, mtime_ns = 55 WHERE ino = 2",
     )
     .unwrap();
-    let row = catalog.inode(MAIN, Ino(2)).unwrap().unwrap();
+    let row = catalog.tables().inode(MAIN, Ino(2)).unwrap().unwrap();
     assert_eq!(
         (row.mode, row.uid, row.gid, row.mtime_ns),
         (0o600, 7, 20, 55)
@@ -243,9 +248,12 @@ fn attributes_and_user_columns_may_change_in_the_shell() {
         assert!(refused.contains("constraint failed"), "{bad}: {refused}");
     }
     shell(dir.path(), "ALTER TABLE main RENAME COLUMN note TO remark").unwrap();
-    assert_eq!(catalog.user_columns(MAIN).unwrap(), ["rating", "remark"]);
+    assert_eq!(
+        catalog.temporal().user_columns(MAIN).unwrap(),
+        ["rating", "remark"]
+    );
     shell(dir.path(), "ALTER TABLE main DROP COLUMN remark").unwrap();
-    assert_eq!(catalog.user_columns(MAIN).unwrap(), ["rating"]);
+    assert_eq!(catalog.temporal().user_columns(MAIN).unwrap(), ["rating"]);
     // The engine goes on with its compiled statements, and keeps the user's values.
     let size = InodeChange::Update(
         InodeRow {
@@ -273,11 +281,16 @@ fn attributes_and_user_columns_may_change_in_the_shell() {
         "2|8|5\n4|0|"
     );
     assert_eq!(
-        catalog.inode(MAIN, Ino(2)).unwrap().unwrap().ctime_ns,
+        catalog
+            .tables()
+            .inode(MAIN, Ino(2))
+            .unwrap()
+            .unwrap()
+            .ctime_ns,
         row.ctime_ns,
         "the engine sets ctime itself"
     );
-    assert_eq!(catalog.check().unwrap(), Vec::<String>::new());
+    assert_eq!(catalog.survey().check().unwrap(), Vec::<String>::new());
 }
 
 #[test]
@@ -342,12 +355,20 @@ fn user_columns_go_both_ways() {
         )
         .unwrap();
     assert_eq!(
-        catalog.user_columns(MAIN).unwrap(),
+        catalog.temporal().user_columns(MAIN).unwrap(),
         ["rating", "odd \"name", "twice"]
     );
-    let set =
-        |column: &str, value: Option<&[u8]>| catalog.set_user_column(MAIN, Ino(2), column, value);
-    let get = |column: &str| catalog.user_column(MAIN, Ino(2), column).unwrap();
+    let set = |column: &str, value: Option<&[u8]>| {
+        catalog
+            .temporal()
+            .set_user_column(MAIN, Ino(2), column, value)
+    };
+    let get = |column: &str| {
+        catalog
+            .temporal()
+            .user_column(MAIN, Ino(2), column)
+            .unwrap()
+    };
     assert_eq!(get("rating"), None);
     set("Rating", Some(b"5")).unwrap();
     set("odd \"name", Some(b"\xff\x00")).unwrap();
@@ -371,14 +392,16 @@ fn user_columns_go_both_ways() {
         );
         assert!(
             matches!(
-                catalog.user_column(MAIN, Ino(2), column),
+                catalog.temporal().user_column(MAIN, Ino(2), column),
                 Err(CatalogError::NotFound { .. })
             ),
             "{column}"
         );
     }
     assert!(matches!(
-        catalog.set_user_column(MAIN, Ino(9), "rating", None),
+        catalog
+            .temporal()
+            .set_user_column(MAIN, Ino(9), "rating", None),
         Err(CatalogError::NotFound { .. })
     ));
     assert!(set("twice", Some(b"1")).is_err());
@@ -389,7 +412,7 @@ fn foreign_commits_are_noticed_and_ours_are_not() {
     let (dir, catalog) = create();
     assert!(!catalog.foreign_change().unwrap());
     catalog.commit(&new_file(2, "f")).unwrap();
-    catalog.begin_session((1, 0), "x", 0).unwrap();
+    catalog.sessions().begin((1, 0), "x", 0).unwrap();
     assert!(!catalog.foreign_change().unwrap(), "our own");
     plain(dir.path())
         .execute_batch("UPDATE main SET mode = 0 WHERE ino = 2")
@@ -409,9 +432,10 @@ fn foreign_commits_are_noticed_and_ours_are_not() {
         Catalog::open_private(dir.path(), &larder_catalog::CatalogOptions::default(), true)
             .unwrap();
     let update = "UPDATE main SET mode = 2";
-    let statement = session.inspect_sql(update, 0).unwrap().unwrap();
+    let statement = session.sql().inspect(update, 0).unwrap().unwrap();
     let (changed, _) = session
-        .run_sql(update, &statement, &[], None, &mut |_| {
+        .sql()
+        .run(update, &statement, &[], None, &mut |_| {
             std::ops::ControlFlow::Continue(())
         })
         .unwrap();
@@ -452,7 +476,10 @@ fn users_triggers_and_foreign_keys_take_part() {
         ),
         "{refused}"
     );
-    assert!(catalog.inode(MAIN, Ino(2)).unwrap().is_some(), "CATALOG-2");
+    assert!(
+        catalog.tables().inode(MAIN, Ino(2)).unwrap().is_some(),
+        "CATALOG-2"
+    );
     plain(dir.path())
         .execute_batch("DELETE FROM album")
         .unwrap();
@@ -478,6 +505,7 @@ fn triggers_come_and_go_between_commits() {
         // The engine's own writes in the user's name leave the guards standing, and it passes them
         // again.
         catalog
+            .temporal()
             .set_user_column(MAIN, Ino(ino), "note", Some(b"x"))
             .unwrap();
         for sql in ["UPDATE main SET size = 99", "DELETE FROM larder_meta"] {
@@ -498,7 +526,7 @@ fn triggers_come_and_go_between_commits() {
         shell(dir.path(), "SELECT open FROM larder_gate").unwrap(),
         "0"
     );
-    assert!(catalog.check().unwrap().is_empty());
+    assert!(catalog.survey().check().unwrap().is_empty());
 }
 
 #[test]
@@ -517,7 +545,7 @@ fn check_finds_what_went_round_the_guards() {
                 .execute_batch("UPDATE larder_gate SET open = 0")
                 .unwrap();
         }
-        let findings = catalog.check().unwrap();
+        let findings = catalog.survey().check().unwrap();
         for part in expected {
             assert!(
                 findings.iter().any(|finding| finding.contains(part)),
@@ -647,40 +675,4 @@ fn check_finds_what_went_round_the_guards() {
             "directory 9 cannot be reached",
         ],
     );
-}
-
-#[test]
-fn only_what_a_user_adds_makes_a_store_one_with_constraints() {
-    let statements = [
-        ("CREATE INDEX main_size ON main (size)", false),
-        ("ALTER TABLE main ADD COLUMN note TEXT", false),
-        (
-            "ALTER TABLE main ADD COLUMN rating INTEGER CHECK (rating BETWEEN 0 AND 5)",
-            true,
-        ),
-        (
-            "CREATE TRIGGER mine BEFORE DELETE ON main BEGIN SELECT raise(ABORT, 'no'); END",
-            true,
-        ),
-        ("CREATE UNIQUE INDEX one_of_a_size ON main (size)", true),
-        ("CREATE INDEX of_names ON main_dirent (name)", false),
-        ("CREATE UNIQUE INDEX one_name ON main_dirent (ino)", true),
-        (
-            "CREATE TRIGGER side BEFORE INSERT ON main_map BEGIN SELECT raise(IGNORE); END",
-            true,
-        ),
-        (
-            "CREATE TABLE album (ino INTEGER REFERENCES main (ino))",
-            true,
-        ),
-    ];
-    for (sql, expected) in statements {
-        let (dir, catalog) = create();
-        let is_constrained = || catalog.constrained_stores().unwrap().contains(&MAIN);
-        assert!(!is_constrained(), "a new store");
-        assert!(!catalog.has_users_schema().unwrap(), "a new store");
-        plain(dir.path()).execute_batch(sql).unwrap();
-        assert_eq!(is_constrained(), expected, "{sql}");
-        assert!(catalog.has_users_schema().unwrap(), "{sql}");
-    }
 }

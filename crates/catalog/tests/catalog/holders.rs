@@ -62,16 +62,16 @@ fn read(catalog: &Catalog) -> BTreeMap<u64, Block> {
     let mut sharers: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
     let mut last: Option<SharedRow> = None;
     loop {
-        let rows = catalog.sharers(last, 2).unwrap();
+        let rows = catalog.space().sharers(last, 2).unwrap();
         let Some(row) = rows.last() else { break };
         last = Some(*row);
         for row in rows {
             sharers.entry(row.start_block).or_default().push(row.ino.0);
         }
     }
-    assert_eq!(catalog.has_shared().unwrap(), !sharers.is_empty());
+    assert_eq!(catalog.space().has_shared().unwrap(), !sharers.is_empty());
     loop {
-        let rows = catalog.extents(after, 3).unwrap();
+        let rows = catalog.space().extents(after, 3).unwrap();
         let Some(last) = rows.last() else { break };
         after = Some((last.extent.segment, last.extent.start_block));
         for row in rows {
@@ -105,7 +105,7 @@ fn run(seed: u64) {
     let mut counts = [0; 5];
     for round in 0..240 {
         let mut set = ChangeSet::default();
-        let seq = catalog.commit_seq().unwrap().0 + 1;
+        let seq = catalog.tables().commit_seq().unwrap().0 + 1;
         let before = model.clone();
         for _ in 0..1 + rng.below(3) {
             let place = model.run(&mut rng, 14, |at| {
@@ -207,22 +207,26 @@ fn run(seed: u64) {
                 Block::Retired(_) => 0,
             })
             .sum();
-        assert_eq!(catalog.shared_blocks().unwrap(), saved as u64, "{what}");
+        assert_eq!(
+            catalog.space().shared_blocks().unwrap(),
+            saved as u64,
+            "{what}"
+        );
         for at in FIRST..FIRST + BLOCKS {
             let is_shared = matches!(model.blocks.get(&at), Some(Block::Held(by)) if by.len() > 1);
             assert_eq!(
-                catalog.is_shared(&extent(at, 1)).unwrap(),
+                catalog.space().is_shared(&extent(at, 1)).unwrap(),
                 is_shared,
                 "{what}"
             );
         }
-        let findings = catalog.check().unwrap();
+        let findings = catalog.survey().check().unwrap();
         let findings: Vec<_> = findings
             .iter()
             .filter(|finding| finding.contains("larder_ag") || finding.contains("SHARE"))
             .collect();
         assert!(findings.is_empty(), "{what}: {findings:?}");
-        counts[3] += u64::from(catalog.has_shared().unwrap());
+        counts[3] += u64::from(catalog.space().has_shared().unwrap());
     }
     assert!(counts.iter().all(|&count| count > 15), "{counts:?}");
 }
@@ -287,7 +291,7 @@ fn what_cannot_be_is_refused() {
     assert_eq!(found[&0], Block::Retired(retired_seq));
     assert_eq!(found[&1], Block::Held([5].into()));
     // A store that goes takes only what nobody else holds: here all is of one store.
-    assert!(catalog.has_shared().unwrap());
+    assert!(catalog.space().has_shared().unwrap());
 }
 
 #[test]

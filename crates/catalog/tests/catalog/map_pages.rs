@@ -20,11 +20,11 @@ fn read(catalog: &Catalog, stores: &[StoreId]) -> Maps {
             let ino = Ino(ino);
             let mut from = 0;
             loop {
-                let pages = catalog.map_pages(store, ino, from, 2).unwrap();
+                let pages = catalog.tables().map_pages(store, ino, from, 2).unwrap();
                 let Some((last, _)) = pages.last() else { break };
                 from = last + 1;
                 for (page, bytes) in pages {
-                    let one = catalog.map_page(store, ino, page).unwrap();
+                    let one = catalog.tables().map_page(store, ino, page).unwrap();
                     assert_eq!(one.as_ref(), Some(&bytes), "SHARE-8");
                     found.insert((store, ino, page), bytes);
                 }
@@ -36,7 +36,7 @@ fn read(catalog: &Catalog, stores: &[StoreId]) -> Maps {
 
 /// Findings about maps: there are no extents here, and no files without a name.
 fn assert_counted(catalog: &Catalog, what: &str) {
-    let findings = catalog.check().unwrap();
+    let findings = catalog.survey().check().unwrap();
     let findings: Vec<_> = findings
         .iter()
         .filter(|finding| finding.contains("SHARE") || finding.contains("HISTORY"))
@@ -179,9 +179,10 @@ impl Run {
 fn run(seed: u64) -> BTreeMap<&'static str, u32> {
     let (dir, catalog) = create();
     let other = catalog
-        .create_store("other", "files", "/other", None, 1, 0o755, 1, 2)
+        .stores()
+        .create("other", "files", "/other", None, 1, 0o755, 1, 2)
         .unwrap();
-    let (session, _) = catalog.begin_session((1, 0), "test", 0).unwrap();
+    let (session, _) = catalog.sessions().begin((1, 0), "test", 0).unwrap();
     let mut run = Run {
         rng: Rng(seed),
         stores: vec![MAIN, other.store],
@@ -196,7 +197,7 @@ fn run(seed: u64) -> BTreeMap<&'static str, u32> {
         let mut set = run.change();
         set.now_ns = 10_000 + round;
         if run.rng.below(10) == 0 {
-            let newest = catalog.commit_seq().unwrap().0;
+            let newest = catalog.tables().commit_seq().unwrap().0;
             let base = CommitSeq(newest.saturating_sub(run.rng.below(20)));
             let mut cuts = RetentionHorizons::even(base);
             if run.rng.below(2) == 0 {
@@ -225,7 +226,7 @@ fn run(seed: u64) -> BTreeMap<&'static str, u32> {
         if round % 4 != 0 {
             continue;
         }
-        let begins = catalog.history_begins().unwrap().0;
+        let begins = catalog.history().history_begins().unwrap().0;
         states.retain(|(seq, _)| *seq >= begins);
         let (seq, mut then) = states[run.rng.below(states.len() as u64) as usize].clone();
         // HISTORY-7: of a store that is ahead, nothing before it begins.
@@ -236,18 +237,20 @@ fn run(seed: u64) -> BTreeMap<&'static str, u32> {
             run.count("behind");
             then.retain(|key, _| reached.contains(&key.0));
         }
-        let pin = catalog.pin_past(session, &Moment::Seq(seq.0), 1 << 40);
+        let pin = catalog
+            .past()
+            .pin_past(session, &Moment::Seq(seq.0), 1 << 40);
         let pin = pin.unwrap();
-        let past = catalog.as_of(&pin).unwrap();
+        let past = catalog.past().as_of(&pin).unwrap();
         assert!(
             read(&past, &reached) == then,
             "{what}: as of {seq}: SHARE-7"
         );
         drop(past);
-        catalog.unpin_past(&pin).unwrap();
+        catalog.past().unpin_past(&pin).unwrap();
     }
     // A store goes with its rows, and all else.
-    catalog.destroy_store(other.store, 1 << 40).unwrap();
+    catalog.stores().destroy(other.store, 1 << 40).unwrap();
     run.maps.retain(|key, _| key.0 == MAIN);
     assert!(read(&catalog, &[MAIN]) == run.maps, "seed {seed}: SHARE-7");
     assert_counted(&catalog, &format!("seed {seed}, without the store"));
@@ -264,7 +267,7 @@ fn run(seed: u64) -> BTreeMap<&'static str, u32> {
         })
         .unwrap();
     assert_counted(&catalog, &format!("seed {seed}, without files"));
-    let newest = catalog.commit_seq().unwrap();
+    let newest = catalog.tables().commit_seq().unwrap();
     catalog
         .commit(&ChangeSet {
             reclaim_horizon: Some(RetentionHorizons::even(newest)),
@@ -318,7 +321,9 @@ fn a_shared_page_costs_a_reference_and_no_history() {
 fn forget(catalog: &Catalog) {
     catalog
         .commit(&ChangeSet {
-            reclaim_horizon: Some(RetentionHorizons::even(catalog.commit_seq().unwrap())),
+            reclaim_horizon: Some(RetentionHorizons::even(
+                catalog.tables().commit_seq().unwrap(),
+            )),
             ..ChangeSet::default()
         })
         .unwrap();
@@ -440,7 +445,7 @@ fn where_the_origin_may_not_be_written_each_has_its_own_page() {
         assert_eq!(is_done.is_err(), is_whole, "{when} {then}: {is_done:?}");
         if is_done.is_err() {
             assert_eq!(is_done, Err("main_map: never".into()));
-            assert_eq!(catalog.map_page(MAIN, Ino(3), 0).unwrap(), None);
+            assert_eq!(catalog.tables().map_page(MAIN, Ino(3), 0).unwrap(), None);
         }
         let shared = "SELECT count(*) FROM larder_map_page";
         assert_eq!(number(dir.path(), shared), 0, "{when} {then}");
@@ -452,7 +457,7 @@ fn where_the_origin_may_not_be_written_each_has_its_own_page() {
             clone_of_two(&catalog).unwrap();
         }
         for ino in [2, 3] {
-            let found = catalog.map_page(MAIN, Ino(ino), 0).unwrap();
+            let found = catalog.tables().map_page(MAIN, Ino(ino), 0).unwrap();
             assert_eq!(found, Some(page(1, 2000)), "{when} {then}: {ino}");
         }
         assert_counted(&catalog, then);
@@ -488,7 +493,7 @@ fn a_reference_that_a_trigger_keeps_is_not_let_go() {
             .execute_batch("DROP TRIGGER mine")
             .unwrap();
         catalog.commit(&set).unwrap();
-        assert_eq!(catalog.map_page(MAIN, Ino(2), 0).unwrap(), None);
+        assert_eq!(catalog.tables().map_page(MAIN, Ino(2), 0).unwrap(), None);
         let counted = "SELECT sum(row_count) FROM larder_map_page_use";
         assert_eq!(number(dir.path(), counted), 1, "{what}: SHARE-7");
         assert_counted(&catalog, what);
@@ -548,7 +553,7 @@ fn check_finds_wrong_counts_and_missing_pages() {
                 "UPDATE larder_gate SET open = 1; {damage}; UPDATE larder_gate SET open = 0"
             ))
             .unwrap();
-        let findings = catalog.check().unwrap();
+        let findings = catalog.survey().check().unwrap();
         assert!(
             findings.iter().any(|found| found.contains(finding)),
             "{damage}: {findings:?}"
@@ -566,7 +571,7 @@ fn what_is_missing_is_an_error_and_never_another_page() {
              UPDATE larder_gate SET open = 0",
         )
         .unwrap();
-    let found = catalog.map_page(MAIN, Ino(2), 0).unwrap().unwrap();
+    let found = catalog.tables().map_page(MAIN, Ino(2), 0).unwrap().unwrap();
     assert_eq!(MapReference::decode(&found), Ok(MapReference(1)));
     let error = MapPage::decode(&found).unwrap_err().to_string();
     assert_eq!(error, "map page: shared page 1 is missing");
@@ -615,7 +620,7 @@ fn an_origin_may_be_written_over_in_the_same_commit() {
         larder_map_page_use ORDER BY number)";
     assert_eq!(number(dir.path(), counts), 1, "SHARE-7");
     for (ino, expected) in [(2, 5), (3, 9), (4, 2), (5, 5)] {
-        let found = catalog.map_page(MAIN, Ino(ino), 0).unwrap();
+        let found = catalog.tables().map_page(MAIN, Ino(ino), 0).unwrap();
         assert_eq!(found, Some(page(expected, 99)), "SHARE-8: {ino}");
     }
 }

@@ -281,9 +281,9 @@ fn blocks_of(extents: &[Extent]) -> Vec<Extent> {
 
 /// Reads everything back through the interface, in small pages.
 fn compare(catalog: &Catalog, model: &Model) -> Result<(), TestCaseError> {
-    prop_assert_eq!(catalog.commit_seq().unwrap(), CommitSeq(model.seq));
+    prop_assert_eq!(catalog.tables().commit_seq().unwrap(), CommitSeq(model.seq));
     // Raised in strides, in the commit that needs it.
-    let next_ino = catalog.next_ino(MAIN).unwrap().0;
+    let next_ino = catalog.stores().next_ino(MAIN).unwrap().0;
     prop_assert!(
         (model.next_ino..model.next_ino + 64).contains(&next_ino),
         "CATALOG-4"
@@ -293,21 +293,26 @@ fn compare(catalog: &Catalog, model: &Model) -> Result<(), TestCaseError> {
     for ino in 2..model.next_ino {
         let id = Ino(ino);
         prop_assert_eq!(
-            catalog.inode(MAIN, id).unwrap(),
+            catalog.tables().inode(MAIN, id).unwrap(),
             model.inodes.get(&ino).cloned()
         );
         prop_assert_eq!(
-            catalog.content(MAIN, id).unwrap(),
+            catalog.tables().content(MAIN, id).unwrap(),
             model.contents.get(&ino).cloned()
         );
-        let pages = catalog.map_pages(MAIN, id, 0, 100).unwrap();
+        let pages = catalog.tables().map_pages(MAIN, id, 0, 100).unwrap();
         let expected: Vec<_> = model
             .map_pages
             .range((ino, 0)..(ino + 1, 0))
             .map(|(key, runs)| (key.1, runs.clone()))
             .collect();
         prop_assert_eq!(pages, expected);
-        let xattrs: BTreeMap<_, _> = catalog.xattrs(MAIN, id).unwrap().into_iter().collect();
+        let xattrs: BTreeMap<_, _> = catalog
+            .tables()
+            .xattrs(MAIN, id)
+            .unwrap()
+            .into_iter()
+            .collect();
         let expected: BTreeMap<_, _> = model
             .xattrs
             .iter()
@@ -315,7 +320,12 @@ fn compare(catalog: &Catalog, model: &Model) -> Result<(), TestCaseError> {
             .map(|(key, value)| (key.1.clone(), value.clone()))
             .collect();
         prop_assert_eq!(xattrs, expected);
-        let parents: BTreeSet<_> = catalog.parents(MAIN, id).unwrap().into_iter().collect();
+        let parents: BTreeSet<_> = catalog
+            .tables()
+            .parents(MAIN, id)
+            .unwrap()
+            .into_iter()
+            .collect();
         let expected: BTreeSet<_> = model
             .dirents
             .iter()
@@ -335,6 +345,7 @@ fn compare(catalog: &Catalog, model: &Model) -> Result<(), TestCaseError> {
         let mut found: Vec<(Name, u64)> = Vec::new();
         loop {
             let page = catalog
+                .tables()
                 .dirents(MAIN, Ino(parent), found.last().map(|last| &last.0), 3)
                 .unwrap();
             if page.is_empty() {
@@ -347,7 +358,7 @@ fn compare(catalog: &Catalog, model: &Model) -> Result<(), TestCaseError> {
     let mut blocks = BTreeMap::new();
     let mut after = None;
     loop {
-        let page = catalog.extents(after, 7).unwrap();
+        let page = catalog.space().extents(after, 7).unwrap();
         let Some(last) = page.last() else { break };
         after = Some((last.extent.segment, last.extent.start_block));
         for row in page {
@@ -367,7 +378,7 @@ fn compare(catalog: &Catalog, model: &Model) -> Result<(), TestCaseError> {
         .values()
         .filter(|held| held.1.is_some())
         .count() as u64;
-    prop_assert_eq!(catalog.retired_blocks().unwrap(), retired);
+    prop_assert_eq!(catalog.space().retired_blocks().unwrap(), retired);
     let mut counts = BTreeMap::new();
     for ((segment, block), (_, retired_seq)) in &model.blocks {
         let (used, retired) = counts
@@ -376,7 +387,11 @@ fn compare(catalog: &Catalog, model: &Model) -> Result<(), TestCaseError> {
         *used += 1;
         *retired += u64::from(retired_seq.is_some());
     }
-    let summaries = catalog.ags_changed_since(CommitSeq(0)).unwrap().into_iter();
+    let summaries = catalog
+        .space()
+        .ags_changed_since(CommitSeq(0))
+        .unwrap()
+        .into_iter();
     let summaries: BTreeMap<_, _> = summaries
         .filter(|row| row.used_blocks > 0)
         .map(|row| {

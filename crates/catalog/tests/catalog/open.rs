@@ -99,7 +99,7 @@ fn a_catalog_is_created_once() {
         !dir.path().join("catalog.db-wal").exists(),
         "the last one to close empties the log"
     );
-    assert_eq!(common::open(dir.path()).commit_seq().unwrap().0, 1);
+    assert_eq!(common::open(dir.path()).tables().commit_seq().unwrap().0, 1);
 }
 
 #[test]
@@ -121,7 +121,8 @@ fn damage_is_told_by_check_or_refused() {
         bytes[page * 4096..page * 4096 + 64].fill(0x5a);
     }
     std::fs::write(&file, bytes).unwrap();
-    match Catalog::open(dir.path(), &CatalogOptions::default()).and_then(|catalog| catalog.check())
+    match Catalog::open(dir.path(), &CatalogOptions::default())
+        .and_then(|catalog| catalog.survey().check())
     {
         Ok(findings) => assert!(!findings.is_empty()),
         Err(error) => assert!(
@@ -144,14 +145,14 @@ fn a_count_that_differs_from_the_extent_rows_is_told() {
         ..ChangeSet::default()
     };
     catalog.commit(&changes).unwrap();
-    let sound = catalog.check().unwrap();
+    let sound = catalog.survey().check().unwrap();
     common::plain(dir.path())
         .execute_batch(
             "UPDATE larder_gate SET open = 1; UPDATE larder_ag SET used_blocks = 5;
              UPDATE larder_gate SET open = 0",
         )
         .unwrap();
-    let mut told = catalog.check().unwrap();
+    let mut told = catalog.survey().check().unwrap();
     told.retain(|finding| !sound.contains(finding));
     assert_eq!(
         told,
@@ -269,16 +270,17 @@ fn a_commit_that_fails_leaves_the_outcome_unknown() {
         matches!(stopped, CatalogError::CommitUnknown { .. }),
         "CATALOG-5: {stopped}"
     );
-    let stopped = catalog.begin_session((1, 0), "x", 0).unwrap_err();
+    let stopped = catalog.sessions().begin((1, 0), "x", 0).unwrap_err();
     assert!(
         matches!(stopped, CatalogError::CommitUnknown { .. }),
         "CATALOG-5: {stopped}"
     );
     drop(catalog);
     let catalog = common::open(dir.path());
-    assert!(catalog.commit_seq().unwrap().0 >= 1, "CATALOG-7");
-    assert_eq!(catalog.check().unwrap(), Vec::<String>::new());
+    assert!(catalog.tables().commit_seq().unwrap().0 >= 1, "CATALOG-7");
+    assert_eq!(catalog.survey().check().unwrap(), Vec::<String>::new());
     let next = catalog
+        .stores()
         .next_ino(larder_catalog::format::StoreId::MAIN)
         .unwrap()
         .0;

@@ -166,7 +166,7 @@ fn run(seed: u64) {
             for length in [1, 3] {
                 for &start in live.keys() {
                     let asked = extent(start, length);
-                    let places = catalog.places_at(&asked, *seq).unwrap();
+                    let places = catalog.past().places_at(&asked, *seq).unwrap();
                     let mut now: BTreeMap<u64, u64> =
                         Model::blocks(asked).map(|at| (at, at)).collect();
                     for (part, place) in places {
@@ -231,5 +231,5 @@ fn what_was_reclaimed_and_used_again_stays() {
         ..ChangeSet::default()
     });
     assert_eq!(held(late).reclaimed, []);
-    assert_eq!(catalog.retired_blocks().unwrap(), 4, "HISTORY-5");
+    assert_eq!(catalog.space().retired_blocks().unwrap(), 4, "HISTORY-5");
 }

@@ -16,7 +16,7 @@ fn extent(start: u64, count: u64) -> Extent {
 #[test]
 fn a_new_database_has_main_and_its_root() {
     let (dir, catalog) = create();
-    let info = catalog.info().unwrap();
+    let info = catalog.tables().info().unwrap();
     assert_eq!(info.database_id, init().database_id);
     assert_eq!(
         (info.capacity_bytes, info.retention_ns),
@@ -26,14 +26,14 @@ fn a_new_database_has_main_and_its_root() {
         (info.commit_seq, info.format_version),
         (CommitSeq(0), SCHEMA_VERSION)
     );
-    let root = catalog.inode(MAIN, Ino::ROOT).unwrap().unwrap();
+    let root = catalog.tables().inode(MAIN, Ino::ROOT).unwrap().unwrap();
     assert_eq!(
         (root.kind, root.mode, root.uid, root.gid),
         (FileKind::Directory, 0o755, 1, 2)
     );
     assert_eq!((root.nlink, root.btime_ns), (2, 1_000));
-    assert_eq!(catalog.next_ino(MAIN).unwrap(), Ino(2));
-    assert_eq!(catalog.check().unwrap(), Vec::<String>::new());
+    assert_eq!(catalog.stores().next_ino(MAIN).unwrap(), Ino(2));
+    assert_eq!(catalog.survey().check().unwrap(), Vec::<String>::new());
     let plain = common::plain(dir.path());
     let pragma = |name: &str| {
         plain
@@ -79,38 +79,44 @@ fn everything_of_a_file_comes_back() {
     assert_eq!(catalog.commit(&changes).unwrap().seq, CommitSeq(1));
     drop(catalog);
     let catalog = open(dir.path());
-    assert_eq!(catalog.inode(MAIN, Ino(2)).unwrap(), Some(file));
-    assert_eq!(catalog.inode(MAIN, Ino(9)).unwrap(), None);
-    assert_eq!(catalog.inode(MAIN, Ino(u64::MAX)).unwrap(), None);
+    assert_eq!(catalog.tables().inode(MAIN, Ino(2)).unwrap(), Some(file));
+    assert_eq!(catalog.tables().inode(MAIN, Ino(9)).unwrap(), None);
+    assert_eq!(catalog.tables().inode(MAIN, Ino(u64::MAX)).unwrap(), None);
     assert_eq!(
-        catalog.dirent(MAIN, Ino::ROOT, &name("f")).unwrap(),
+        catalog
+            .tables()
+            .dirent(MAIN, Ino::ROOT, &name("f"))
+            .unwrap(),
         Some(Ino(2))
     );
     assert_eq!(
-        catalog.dirent(MAIN, Ino::ROOT, &name(b"\xff")).unwrap(),
+        catalog
+            .tables()
+            .dirent(MAIN, Ino::ROOT, &name(b"\xff"))
+            .unwrap(),
         Some(Ino(3))
     );
     assert_eq!(
-        catalog.parents(MAIN, Ino(3)).unwrap(),
+        catalog.tables().parents(MAIN, Ino(3)).unwrap(),
         vec![(Ino::ROOT, name(b"\xff"))]
     );
     assert_eq!(
-        catalog.content(MAIN, Ino(3)).unwrap(),
+        catalog.tables().content(MAIN, Ino(3)).unwrap(),
         Some(ContentRow::Target(b"f\xfe".to_vec()))
     );
     assert_eq!(
-        catalog.map_page(MAIN, Ino(2), 1 << 40).unwrap(),
+        catalog.tables().map_page(MAIN, Ino(2), 1 << 40).unwrap(),
         Some(vec![2; 9000])
     );
     assert_eq!(
-        catalog.map_pages(MAIN, Ino(2), 1, 10).unwrap(),
+        catalog.tables().map_pages(MAIN, Ino(2), 1, 10).unwrap(),
         vec![(1 << 40, vec![2; 9000])]
     );
     assert_eq!(
-        catalog.map_pages(MAIN, Ino(2), 0, 1).unwrap(),
+        catalog.tables().map_pages(MAIN, Ino(2), 0, 1).unwrap(),
         vec![(0, vec![1])]
     );
-    let xattrs = catalog.xattrs(MAIN, Ino(2)).unwrap();
+    let xattrs = catalog.tables().xattrs(MAIN, Ino(2)).unwrap();
     assert_eq!(
         xattrs,
         vec![
@@ -118,8 +124,8 @@ fn everything_of_a_file_comes_back() {
             (b"user.\xf0".to_vec(), vec![])
         ]
     );
-    assert_eq!(catalog.info().unwrap().retired_bytes_total, 77);
-    let next_ino = catalog.next_ino(MAIN).unwrap();
+    assert_eq!(catalog.tables().info().unwrap().retired_bytes_total, 77);
+    let next_ino = catalog.stores().next_ino(MAIN).unwrap();
     assert!(next_ino >= Ino(4), "CATALOG-4");
 
     changes = ChangeSet {
@@ -134,12 +140,19 @@ fn everything_of_a_file_comes_back() {
         ..ChangeSet::default()
     };
     catalog.commit(&changes).unwrap();
-    assert!(!catalog.has_dirents(MAIN, Ino::ROOT).unwrap());
-    assert_eq!(catalog.map_pages(MAIN, Ino(2), 0, 10).unwrap(), vec![]);
-    assert_eq!(catalog.xattrs(MAIN, Ino(2)).unwrap(), vec![]);
-    assert_eq!(catalog.content(MAIN, Ino(3)).unwrap(), None);
-    assert_eq!(catalog.next_ino(MAIN).unwrap(), next_ino, "CATALOG-4");
-    assert_eq!(catalog.check().unwrap(), Vec::<String>::new());
+    assert!(!catalog.tables().has_dirents(MAIN, Ino::ROOT).unwrap());
+    assert_eq!(
+        catalog.tables().map_pages(MAIN, Ino(2), 0, 10).unwrap(),
+        vec![]
+    );
+    assert_eq!(catalog.tables().xattrs(MAIN, Ino(2)).unwrap(), vec![]);
+    assert_eq!(catalog.tables().content(MAIN, Ino(3)).unwrap(), None);
+    assert_eq!(
+        catalog.stores().next_ino(MAIN).unwrap(),
+        next_ino,
+        "CATALOG-4"
+    );
+    assert_eq!(catalog.survey().check().unwrap(), Vec::<String>::new());
 }
 
 #[test]
@@ -166,7 +179,7 @@ fn an_update_keeps_what_is_outside_its_mask() {
         ..ChangeSet::default()
     };
     catalog.commit(&update(mask, &row)).unwrap();
-    let found = catalog.inode(MAIN, Ino(2)).unwrap().unwrap();
+    let found = catalog.tables().inode(MAIN, Ino(2)).unwrap().unwrap();
     assert_eq!(
         (
             found.mode,
@@ -188,7 +201,7 @@ fn an_update_keeps_what_is_outside_its_mask() {
         flags: true,
     };
     catalog.commit(&update(all, &row)).unwrap();
-    assert_eq!(catalog.inode(MAIN, Ino(2)).unwrap().unwrap(), row);
+    assert_eq!(catalog.tables().inode(MAIN, Ino(2)).unwrap().unwrap(), row);
     let missing = InodeRow {
         ino: Ino(44),
         ..row
@@ -208,7 +221,7 @@ fn extents_are_joined_cut_retired_and_reclaimed() {
         ..ChangeSet::default()
     };
     let rows = || -> Vec<(u64, u64, u64, Option<u64>)> {
-        let rows = catalog.extents(None, 100).unwrap().into_iter();
+        let rows = catalog.space().extents(None, 100).unwrap().into_iter();
         rows.map(|row| {
             (
                 row.extent.start_block,
@@ -261,9 +274,10 @@ fn extents_are_joined_cut_retired_and_reclaimed() {
         let refused = catalog.commit(&retire(&[(gone, ino)])).unwrap_err();
         assert!(refused.to_string().contains("CATALOG-1"), "{refused}");
     }
-    assert_eq!(catalog.retired_blocks().unwrap(), 9);
+    assert_eq!(catalog.space().retired_blocks().unwrap(), 9);
     assert!(
-        catalog.has_retired(CommitSeq(3)).unwrap() && !catalog.has_retired(CommitSeq(2)).unwrap()
+        catalog.space().has_retired(CommitSeq(3)).unwrap()
+            && !catalog.space().has_retired(CommitSeq(2)).unwrap()
     );
     let reclaim = |horizon| ChangeSet {
         reclaim_horizon: Some(RetentionHorizons::even(CommitSeq(horizon))),
@@ -290,10 +304,18 @@ fn groups_are_stamped_and_never_crossed() {
         ..ChangeSet::default()
     };
     catalog.commit(&changes).unwrap();
-    assert_eq!(catalog.extents(None, 10).unwrap().len(), 2);
-    assert_eq!(catalog.extents_in_ag(SegmentIndex(0), 1).unwrap().len(), 1);
+    assert_eq!(catalog.space().extents(None, 10).unwrap().len(), 2);
     assert_eq!(
         catalog
+            .space()
+            .extents_in_ag(SegmentIndex(0), 1)
+            .unwrap()
+            .len(),
+        1
+    );
+    assert_eq!(
+        catalog
+            .space()
             .extents(Some((SegmentIndex(0), ag - 4)), 10)
             .unwrap()[0]
             .extent,
@@ -306,7 +328,7 @@ fn groups_are_stamped_and_never_crossed() {
             ..ChangeSet::default()
         })
         .unwrap();
-    assert_eq!(catalog.retired_blocks().unwrap(), 2);
+    assert_eq!(catalog.space().retired_blocks().unwrap(), 2);
     let counts = |used_blocks, retired_blocks| {
         [0, 1].map(|ag_index| AgRow {
             segment: SegmentIndex(0),
@@ -316,12 +338,16 @@ fn groups_are_stamped_and_never_crossed() {
         })
     };
     assert_eq!(
-        catalog.ags_changed_since(CommitSeq(0)).unwrap(),
+        catalog.space().ags_changed_since(CommitSeq(0)).unwrap(),
         counts(4, 1),
         "CATALOG-8"
     );
     assert_eq!(
-        catalog.ags_changed_since(CommitSeq(1)).unwrap().len(),
+        catalog
+            .space()
+            .ags_changed_since(CommitSeq(1))
+            .unwrap()
+            .len(),
         2,
         "other sessions must know what waits for reclaim"
     );
@@ -332,7 +358,7 @@ fn groups_are_stamped_and_never_crossed() {
         })
         .unwrap();
     assert_eq!(
-        catalog.ags_changed_since(CommitSeq(2)).unwrap(),
+        catalog.space().ags_changed_since(CommitSeq(2)).unwrap(),
         counts(3, 0),
         "CATALOG-8"
     );
@@ -377,6 +403,7 @@ fn pages_of_a_directory_are_complete_and_in_catalog_order() {
         let mut found = Vec::new();
         loop {
             let page = catalog
+                .tables()
                 .dirents(MAIN, Ino::ROOT, found.last(), limit)
                 .unwrap();
             if page.is_empty() {
@@ -432,21 +459,25 @@ fn a_refused_set_leaves_nothing_and_a_clean_connection() {
         matches!(&refused, CatalogError::Constraint { table, .. } if table == "main_map"),
         "{refused}"
     );
-    assert_eq!(catalog.inode(MAIN, Ino(3)).unwrap(), None, "CATALOG-2");
-    assert_eq!(catalog.commit_seq().unwrap(), CommitSeq(1));
-    let next_ino = catalog.next_ino(MAIN).unwrap();
+    assert_eq!(
+        catalog.tables().inode(MAIN, Ino(3)).unwrap(),
+        None,
+        "CATALOG-2"
+    );
+    assert_eq!(catalog.tables().commit_seq().unwrap(), CommitSeq(1));
+    let next_ino = catalog.stores().next_ino(MAIN).unwrap();
     assert!(next_ino >= Ino(3), "CATALOG-4");
     catalog.commit(&new_file(3, "g")).unwrap();
-    assert_eq!(catalog.commit_seq().unwrap(), CommitSeq(2));
+    assert_eq!(catalog.tables().commit_seq().unwrap(), CommitSeq(2));
 }
 
 #[test]
 fn sessions_pin_and_hold() {
     let (_dir, catalog) = create();
     catalog.commit(&new_file(2, "f")).unwrap();
-    let (first, pin) = catalog.begin_session((7, 0), "mount x", 5).unwrap();
+    let (first, pin) = catalog.sessions().begin((7, 0), "mount x", 5).unwrap();
     assert_eq!(pin, CommitSeq(1));
-    let (second, _) = catalog.begin_session((8, 0), "put", 6).unwrap();
+    let (second, _) = catalog.sessions().begin((8, 0), "put", 6).unwrap();
     assert_ne!(first, second);
     let orphan = ChangeSet {
         inodes: vec![(
@@ -470,14 +501,17 @@ fn sessions_pin_and_hold() {
     };
     catalog.commit(&orphan).unwrap();
     assert_eq!(
-        catalog.orphans().unwrap(),
+        catalog.sessions().orphans().unwrap(),
         vec![(MAIN, Ino(2), CommitSeq(2))]
     );
-    assert_eq!(catalog.check().unwrap(), Vec::<String>::new());
-    catalog.end_session(second).unwrap();
-    assert_eq!(catalog.holders().unwrap(), vec![(MAIN, Ino(2), first)]);
-    catalog.set_pin(first, CommitSeq(2)).unwrap();
-    let sessions = catalog.sessions().unwrap();
+    assert_eq!(catalog.survey().check().unwrap(), Vec::<String>::new());
+    catalog.sessions().end(second).unwrap();
+    assert_eq!(
+        catalog.sessions().holders().unwrap(),
+        vec![(MAIN, Ino(2), first)]
+    );
+    catalog.sessions().set_pin(first, CommitSeq(2)).unwrap();
+    let sessions = catalog.sessions().rows().unwrap();
     assert_eq!(
         (
             sessions.len(),
@@ -487,7 +521,7 @@ fn sessions_pin_and_hold() {
         (1, CommitSeq(2), "mount x")
     );
     assert!(matches!(
-        catalog.set_pin(second, CommitSeq(2)),
+        catalog.sessions().set_pin(second, CommitSeq(2)),
         Err(CatalogError::NotFound { .. })
     ));
     let gone = ChangeSet {
@@ -497,10 +531,13 @@ fn sessions_pin_and_hold() {
     };
     catalog.commit(&gone).unwrap();
     assert_eq!(
-        (catalog.orphans().unwrap(), catalog.holders().unwrap()),
+        (
+            catalog.sessions().orphans().unwrap(),
+            catalog.sessions().holders().unwrap()
+        ),
         (vec![], vec![])
     );
-    let (third, _) = catalog.begin_session((9, 0), "again", 7).unwrap();
+    let (third, _) = catalog.sessions().begin((9, 0), "again", 7).unwrap();
     assert!(third > second, "CATALOG-4");
 }
 
@@ -508,10 +545,12 @@ fn sessions_pin_and_hold() {
 fn stores_have_tables_of_their_own() {
     let (dir, catalog) = create();
     let photos = catalog
-        .create_store("photos", "files", "/photos", None, 9, 0o700, 3, 4)
+        .stores()
+        .create("photos", "files", "/photos", None, 9, 0o700, 3, 4)
         .unwrap();
     let view = catalog
-        .create_store(
+        .stores()
+        .create(
             "album",
             "readonly",
             "/album",
@@ -524,7 +563,8 @@ fn stores_have_tables_of_their_own() {
         .unwrap();
     for (name, mount) in [("PHOTOS", "/x"), ("y", "/photos")] {
         let refused = catalog
-            .create_store(name, "files", mount, None, 9, 0, 0, 0)
+            .stores()
+            .create(name, "files", mount, None, 9, 0, 0, 0)
             .unwrap_err();
         assert!(
             matches!(
@@ -538,7 +578,8 @@ fn stores_have_tables_of_their_own() {
         .execute_batch("CREATE TABLE Music_Map(x)")
         .unwrap();
     let refused = catalog
-        .create_store("music", "files", "/music", None, 9, 0, 0, 0)
+        .stores()
+        .create("music", "files", "/music", None, 9, 0, 0, 0)
         .unwrap_err();
     assert!(refused.to_string().contains("music_map"), "{refused}");
     let file = ChangeSet {
@@ -554,16 +595,16 @@ fn stores_have_tables_of_their_own() {
     };
     catalog.commit(&file).unwrap();
     assert_eq!(
-        catalog.inode(view.store, Ino(2)).unwrap(),
-        catalog.inode(photos.store, Ino(2)).unwrap()
+        catalog.tables().inode(view.store, Ino(2)).unwrap(),
+        catalog.tables().inode(photos.store, Ino(2)).unwrap()
     );
-    let next_ino = catalog.next_ino(view.store).unwrap();
-    assert_eq!(next_ino, catalog.next_ino(photos.store).unwrap());
+    let next_ino = catalog.stores().next_ino(view.store).unwrap();
+    assert_eq!(next_ino, catalog.stores().next_ino(photos.store).unwrap());
     assert!(next_ino >= Ino(3), "CATALOG-4");
-    assert_eq!(catalog.inode(MAIN, Ino(2)).unwrap(), None);
-    assert_eq!(catalog.check().unwrap(), Vec::<String>::new());
-    catalog.set_store(view.store, None, Some("/a")).unwrap();
-    let listed = catalog.stores().unwrap();
+    assert_eq!(catalog.tables().inode(MAIN, Ino(2)).unwrap(), None);
+    assert_eq!(catalog.survey().check().unwrap(), Vec::<String>::new());
+    catalog.stores().set(view.store, None, Some("/a")).unwrap();
+    let listed = catalog.stores().rows().unwrap();
     assert_eq!(
         listed
             .iter()
@@ -572,84 +613,41 @@ fn stores_have_tables_of_their_own() {
         ["/", "/photos", "/a"]
     );
     assert!(matches!(
-        catalog.destroy_store(MAIN, 1),
+        catalog.stores().destroy(MAIN, 1),
         Err(CatalogError::Invalid { .. })
     ));
     assert!(
         catalog
-            .destroy_store(photos.store, 1)
+            .stores()
+            .destroy(photos.store, 1)
             .unwrap_err()
             .to_string()
             .contains("'album'")
     );
     assert_eq!(
-        catalog.piece_page(view.store, Ino(2), 0).unwrap(),
+        catalog.maps().piece_page(view.store, Ino(2), 0).unwrap(),
         Some(vec![5])
     );
-    catalog.destroy_store(view.store, 1).unwrap();
-    let seq = catalog.destroy_store(photos.store, 1).unwrap();
-    assert_eq!(catalog.commit_seq().unwrap(), seq);
-    assert_eq!(catalog.retired_blocks().unwrap(), 3);
-    assert_eq!(catalog.info().unwrap().retired_bytes_total, 3 * 4096);
+    catalog.stores().destroy(view.store, 1).unwrap();
+    let seq = catalog.stores().destroy(photos.store, 1).unwrap();
+    assert_eq!(catalog.tables().commit_seq().unwrap(), seq);
+    assert_eq!(catalog.space().retired_blocks().unwrap(), 3);
+    assert_eq!(
+        catalog.tables().info().unwrap().retired_bytes_total,
+        3 * 4096
+    );
     assert!(matches!(
-        catalog.inode(photos.store, Ino(2)),
+        catalog.tables().inode(photos.store, Ino(2)),
         Err(CatalogError::NotFound { .. })
     ));
     let again = catalog
-        .create_store("photos", "files", "/photos", None, 9, 0o700, 3, 4)
+        .stores()
+        .create("photos", "files", "/photos", None, 9, 0o700, 3, 4)
         .unwrap();
     assert!(again.store > view.store, "CATALOG-4");
     assert!(matches!(
-        catalog.inode(StoreId(99), Ino(1)),
+        catalog.tables().inode(StoreId(99), Ino(1)),
         Err(CatalogError::NotFound { .. })
     ));
-    assert_eq!(catalog.check().unwrap(), Vec::<String>::new());
-}
-
-#[test]
-fn lists_of_pieces_come_back_and_go_with_their_inode() {
-    let (dir, catalog) = create();
-    let commit = |changes: ChangeSet| catalog.commit(&changes).unwrap();
-    commit(new_file(2, "f"));
-    commit(new_file(3, "g"));
-    let page = |ino, page, bytes: Option<&[u8]>| (MAIN, Ino(ino), page, bytes.map(<[u8]>::to_vec));
-    let set = |pages| ChangeSet {
-        piece_pages: pages,
-        ..ChangeSet::default()
-    };
-    commit(set(vec![
-        page(2, 0, Some(b"root")),
-        page(2, 1, Some(b"x")),
-        page(2, 7, Some(b"y")),
-        page(3, 0, Some(b"other")),
-    ]));
-    commit(set(vec![page(2, 1, None), page(2, 7, Some(b"z"))]));
-    let root = || catalog.file_content(MAIN, Ino(2)).unwrap().piece_root;
-    assert_eq!(root(), Some(b"root".to_vec()));
-    assert_eq!(catalog.piece_page(MAIN, Ino(2), 1).unwrap(), None);
-    assert_eq!(
-        catalog.piece_pages(MAIN, Ino(2), 1, 9).unwrap(),
-        vec![(7, b"z".to_vec())]
-    );
-    assert_eq!(
-        catalog.piece_pages(MAIN, Ino(2), 0, 1).unwrap(),
-        vec![(0, b"root".to_vec())]
-    );
-    commit(ChangeSet {
-        piece_drops: vec![(MAIN, Ino(2))],
-        piece_pages: vec![page(2, 0, Some(b"new"))],
-        ..ChangeSet::default()
-    });
-    assert_eq!(root(), Some(b"new".to_vec()), "drops come first");
-    assert_eq!(catalog.piece_page(MAIN, Ino(2), 7).unwrap(), None);
-    assert_eq!(catalog.check().unwrap(), Vec::<String>::new());
-    commit(ChangeSet {
-        inodes: vec![(MAIN, InodeChange::Delete(Ino(2)))],
-        dirents: vec![(MAIN, Ino::ROOT, name("f"), None)],
-        ..ChangeSet::default()
-    });
-    assert_eq!(root(), None);
-    assert!(catalog.piece_page(MAIN, Ino(3), 0).unwrap().is_some());
-    assert_eq!(catalog.check().unwrap(), Vec::<String>::new());
-    drop(dir);
+    assert_eq!(catalog.survey().check().unwrap(), Vec::<String>::new());
 }

@@ -18,9 +18,9 @@ fn run_until(
     on_row: &mut dyn FnMut(SqlRow) -> ControlFlow<()>,
 ) -> Result<u64, CatalogError> {
     let (mut at, mut changed_count) = (0, 0);
-    while let Some(statement) = session.inspect_sql(sql, at)? {
+    while let Some(statement) = session.sql().inspect(sql, at)? {
         at = statement.end;
-        let (changed, flow) = session.run_sql(sql, &statement, &[], None, on_row)?;
+        let (changed, flow) = session.sql().run(sql, &statement, &[], None, on_row)?;
         changed_count += changed;
         if flow.is_break() {
             break;
@@ -41,7 +41,7 @@ fn run(session: &Catalog, sql: &str) -> Result<(Vec<SqlRow>, u64), CatalogError>
 #[test]
 fn sql_of_the_past_shows_pages_of_maps_that_are_shared() {
     let (dir, catalog) = two(500);
-    let then = catalog.commit_seq().unwrap();
+    let then = catalog.tables().commit_seq().unwrap();
     // One of them has its reference in the history by now.
     let set = ChangeSet {
         map_pages: vec![(MAIN, Ino(3), 0, None)],
@@ -49,7 +49,7 @@ fn sql_of_the_past_shows_pages_of_maps_that_are_shared() {
     };
     catalog.commit(&set).unwrap();
     let session = session(dir.path());
-    session.show_past(then, i64::MIN).unwrap();
+    session.sql().show_past(then, i64::MIN).unwrap();
     let (rows, _) = run(
         &session,
         "SELECT ino, page, runs FROM main_map ORDER BY ino",
@@ -148,10 +148,11 @@ fn mistakes_have_a_place() {
 fn a_statement_is_known_before_it_runs() {
     let (dir, _catalog) = create();
     let session = session(dir.path());
-    let known = |sql: &str| session.inspect_sql(sql, 0).unwrap().unwrap();
+    let known = |sql: &str| session.sql().inspect(sql, 0).unwrap().unwrap();
     assert!(
         session
-            .inspect_sql(" -- nothing\n /* at all */ ; ;", 0)
+            .sql()
+            .inspect(" -- nothing\n /* at all */ ; ;", 0)
             .unwrap()
             .is_none()
     );

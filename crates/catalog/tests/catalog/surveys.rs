@@ -15,12 +15,16 @@ fn surveys_see_everything() {
         catalog.commit(&new_file(ino, &format!("f{ino}"))).unwrap();
     }
     let page = |after, limit| -> Vec<u64> {
-        let rows = catalog.inodes(MAIN, after, limit).unwrap().into_iter();
+        let rows = catalog
+            .survey()
+            .inodes(MAIN, after, limit)
+            .unwrap()
+            .into_iter();
         rows.map(|row| row.ino.0).collect()
     };
     assert_eq!(page(None, 3), [1, 2, 3]);
     assert_eq!(page(Some(Ino(3)), 3), [4, 5, 6]);
-    assert_eq!(catalog.inode_count(MAIN).unwrap(), 6);
+    assert_eq!(catalog.survey().inode_count(MAIN).unwrap(), 6);
     let space = ChangeSet {
         allocated: vec![(extent(0, 9), MAIN, Ino(2))],
         ..ChangeSet::default()
@@ -32,12 +36,15 @@ fn surveys_see_everything() {
             ..ChangeSet::default()
         })
         .unwrap();
-    assert_eq!(catalog.extent_totals().unwrap(), (5, 4));
-    let (session, _) = catalog.begin_session((1, 0), "x", 0).unwrap();
+    assert_eq!(catalog.survey().extent_totals().unwrap(), (5, 4));
+    let (session, _) = catalog.sessions().begin((1, 0), "x", 0).unwrap();
     for _ in 0..2 {
-        catalog.add_holder(MAIN, Ino(2), session).unwrap();
+        catalog.survey().add_holder(MAIN, Ino(2), session).unwrap();
     }
-    assert_eq!(catalog.holders().unwrap(), vec![(MAIN, Ino(2), session)]);
+    assert_eq!(
+        catalog.sessions().holders().unwrap(),
+        vec![(MAIN, Ino(2), session)]
+    );
 }
 
 #[test]
@@ -56,7 +63,7 @@ fn a_cut_comes_before_the_pages_of_the_same_set() {
     };
     catalog.commit(&second).unwrap();
     assert_eq!(
-        catalog.map_pages(MAIN, Ino(2), 0, 9).unwrap(),
+        catalog.tables().map_pages(MAIN, Ino(2), 0, 9).unwrap(),
         [(0, vec![1]), (2, vec![9])]
     );
 }

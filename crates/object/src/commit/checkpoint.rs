@@ -109,7 +109,7 @@ impl Engine {
             match ask() {
                 Ok(answer) => return Ok(answer),
                 Err(error @ (CatalogError::Busy { .. } | CatalogError::NoSpace))
-                    if !self.catalog.is_clients() && Instant::now() < deadline =>
+                    if !self.catalog.client().is_clients() && Instant::now() < deadline =>
                 {
                     tracing::warn!("a commit waits: {error}");
                     if matches!(error, CatalogError::NoSpace) {

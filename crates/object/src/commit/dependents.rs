@@ -73,7 +73,9 @@ impl Engine {
     pub(super) fn kind_of(&self, store: StoreId, ino: Ino) -> Result<Option<FileKind>> {
         Ok(match self.cache.find(store, ino) {
             Some(node) => Some(node.kind()),
-            None => (self.patiently(|| self.catalog.inode(store, ino))?).map(|row| row.kind),
+            None => {
+                (self.patiently(|| self.catalog.tables().inode(store, ino))?).map(|row| row.kind)
+            }
         })
     }
 }

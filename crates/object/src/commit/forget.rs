@@ -203,7 +203,7 @@ impl Engine {
         let Some(node) = self.cache.find(store, ino) else {
             return Ok(());
         };
-        let row = self.patiently(|| self.catalog.inode(store, ino))?;
+        let row = self.patiently(|| self.catalog.tables().inode(store, ino))?;
         let mut state = node.lock();
         let was_anonymous = state.is_anonymous;
         let may_be_linked = was_anonymous && (state.is_linkable || state.row.nlink > 0);

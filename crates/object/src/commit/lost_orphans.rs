@@ -95,7 +95,7 @@ impl Engine {
         horizon: CommitSeq,
         mut take: impl FnMut(StoreId, Ino) -> Result<ControlFlow<()>>,
     ) -> Result<()> {
-        let mut page = self.catalog.orphans_after(None, PAGE_ROWS)?;
+        let mut page = self.catalog.sessions().orphans_after(None, PAGE_ROWS)?;
         if page.is_empty() {
             return Ok(());
         }
@@ -107,7 +107,7 @@ impl Engine {
             .collect();
         let is_alive =
             |holder: &SessionId| *holder == self.session.liveness.id || alive.contains(holder);
-        let holders = self.catalog.holders()?.into_iter();
+        let holders = self.catalog.sessions().holders()?.into_iter();
         let held: HashSet<(StoreId, Ino)> = holders
             .filter(|(.., holder)| is_alive(holder))
             .map(|(store, ino, _)| (store, ino))
@@ -122,7 +122,10 @@ impl Engine {
             let Some(&(store, ino, _)) = page.last() else {
                 return Ok(());
             };
-            page = self.catalog.orphans_after(Some((store, ino)), PAGE_ROWS)?;
+            page = self
+                .catalog
+                .sessions()
+                .orphans_after(Some((store, ino)), PAGE_ROWS)?;
         }
     }
 
@@ -139,7 +142,10 @@ impl Engine {
             Some((_, rest)) => RULE_REST_MAX.min(2 * rest),
             None => RULE_REST,
         };
-        let tried = self.catalog.try_inode(store, &InodeChange::Delete(ino));
+        let tried = self
+            .catalog
+            .rules()
+            .try_inode(store, &InodeChange::Delete(ino));
         let mut kept = lock(&self.kept_orphans);
         kept.tried += 1;
         let Err(refused) = tried else {
@@ -232,7 +238,10 @@ mod tests {
         guard.commit().unwrap();
         drop(nodes);
         engine.sync().unwrap();
-        assert_eq!(engine.catalog.orphans().unwrap().len() as u64, FILES);
+        assert_eq!(
+            engine.catalog.sessions().orphans().unwrap().len() as u64,
+            FILES
+        );
         other.close().unwrap();
         plain(&path, "INSERT INTO wish VALUES (1)");
 
@@ -244,7 +253,10 @@ mod tests {
             guard.commit().unwrap();
             engine.commit_now().unwrap();
         }
-        assert_eq!(engine.catalog.orphans().unwrap().len() as u64, FILES);
+        assert_eq!(
+            engine.catalog.sessions().orphans().unwrap().len() as u64,
+            FILES
+        );
         // After rests of 1, 2, 4, ... of them.
         let rests = began.elapsed().div_duration_f64(RULE_REST) + 1.0;
         let most = FILES * (1 + rests.log2().ceil() as u64);
@@ -262,7 +274,7 @@ mod tests {
              BEGIN SELECT RAISE(ABORT, 'kept'); END",
         );
         engine.settle().unwrap();
-        assert!(!engine.catalog.has_orphans().unwrap());
+        assert!(!engine.catalog.sessions().has_orphans().unwrap());
         let found = tried(&engine);
         assert!((FILES..FILES + 9).contains(&found), "{found} for {FILES}");
         drop(root);

@@ -129,7 +129,8 @@ impl Names {
                     Some(known) => known,
                     None => {
                         let (dir, name) = (change.dir, change.name.clone());
-                        let found = engine.patiently(|| engine.catalog.dirent(dir.0, dir.1, &name));
+                        let found = engine
+                            .patiently(|| engine.catalog.tables().dirent(dir.0, dir.1, &name));
                         let found = found?;
                         let known = Known {
                             committed: found,
@@ -152,7 +153,7 @@ impl Names {
             for id in &lost {
                 let is_moved = got.iter().any(|(one, _)| one == id);
                 if !is_moved && self.is_directory(engine, *id)? {
-                    let row = engine.patiently(|| engine.catalog.inode(id.0, id.1))?;
+                    let row = engine.patiently(|| engine.catalog.tables().inode(id.0, id.1))?;
                     removed.push((*id, row.is_some()));
                 }
             }
@@ -389,7 +390,7 @@ impl Names {
             let parent = match known.or_else(|| self.parents.get(&at).copied()) {
                 Some(parent) => parent,
                 None => {
-                    let found = engine.patiently(|| engine.catalog.parents(at.0, at.1))?;
+                    let found = engine.patiently(|| engine.catalog.tables().parents(at.0, at.1))?;
                     let parent = found.into_iter().next().map(|(dir, _)| (at.0, dir));
                     self.parents.insert(at, parent);
                     parent

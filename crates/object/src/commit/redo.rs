@@ -100,7 +100,7 @@ impl View {
 
     /// Reads the redo rows of an object. The map must not have been read before (`REDO-2`).
     pub(crate) fn load_redo_rows(&self, store: StoreId, ino: Ino) -> Result<RedoRows> {
-        Ok(RedoRows::decode(self.catalog.redo_rows(store, ino)?))
+        Ok(RedoRows::decode(self.catalog.maps().redo_rows(store, ino)?))
     }
 }
 
@@ -120,7 +120,7 @@ impl Engine {
         let noted = *lock(&self.host_or_self().redo_rows.noted);
         let blocks = match noted {
             Some((at, blocks)) if at == seq => blocks,
-            _ => self.catalog.redo_blocks()?,
+            _ => self.catalog.maps().redo_blocks()?,
         };
         if self.redo_rows.blocks.swap(blocks, Ordering::SeqCst) != blocks {
             lock(&self.redo_rows.clock).newest = Some(Instant::now());
@@ -320,7 +320,7 @@ impl Engine {
         let horizon = self.reclaim_horizon()?;
         let before = self.redo_rows.blocks.load(Ordering::SeqCst);
         let mut objects: Vec<(Arc<Node>, Applied)> = Vec::new();
-        for (store, ino) in self.catalog.objects_with_redo_rows()? {
+        for (store, ino) in self.catalog.maps().objects_with_redo_rows()? {
             let node = match self.node(store, ino) {
                 // Deleted by the open group; the rows go with it.
                 Err(error) if error.kind() == ErrorKind::NotFound => continue,
@@ -472,8 +472,8 @@ impl Engine {
 
     /// Every redo row lies on a mapped block. Nothing is uncommitted.
     pub(crate) fn check_redo_rows(&self, findings: &mut Vec<String>) -> Result<()> {
-        for (store, ino) in self.catalog.objects_with_redo_rows()? {
-            let redo_rows = RedoRows::decode(self.catalog.redo_rows(store, ino)?);
+        for (store, ino) in self.catalog.maps().objects_with_redo_rows()? {
+            let redo_rows = RedoRows::decode(self.catalog.maps().redo_rows(store, ino)?);
             let source = crate::view::extent_map::MapSource {
                 catalog: &self.catalog,
                 store,

@@ -82,10 +82,13 @@ impl Engine {
                 Err(error) => error,
             };
             // A transaction is refused as a whole.
-            if self.private.is_some() || self.catalog.is_clients() || !may_be_refusal(&error) {
+            if self.private.is_some()
+                || self.catalog.client().is_clients()
+                || !may_be_refusal(&error)
+            {
                 return Err(error.into());
             }
-            let found = self.patiently(|| self.catalog.find_refusals(set))?;
+            let found = self.patiently(|| self.catalog.rules().find_refusals(set))?;
             if found.is_empty() {
                 // By now the rules accept it, or it is no rule's doing.
                 let is_of_a_rule = error.is_of_a_rule();
@@ -177,7 +180,7 @@ impl Engine {
 
     /// The links that a directory has by the names that are left.
     pub(super) fn links(&self, names: &mut Names, dir: Id) -> Result<u32> {
-        let row = self.patiently(|| self.catalog.inode(dir.0, dir.1))?;
+        let row = self.patiently(|| self.catalog.tables().inode(dir.0, dir.1))?;
         let links = row.map_or(2, |row| row.nlink);
         Ok(links.saturating_add_signed(names.links_of(self, dir)?))
     }
@@ -353,7 +356,7 @@ impl Engine {
 
     /// The name of a store, for messages.
     fn store_name(&self, store: StoreId) -> String {
-        let rows = self.catalog.stores().inspect_err(|error| {
+        let rows = self.catalog.stores().rows().inspect_err(|error| {
             tracing::debug!("the name of store {store}: {error}");
         });
         let mut rows = rows.into_iter().flatten();
@@ -368,7 +371,7 @@ impl Engine {
         while at != Ino::ROOT && parts.len() < 1024 {
             let found = match names.last_of((store, at)) {
                 Some((dir, name)) => Some((dir.1, name.clone())),
-                None => match self.catalog.parents(store, at) {
+                None => match self.catalog.tables().parents(store, at) {
                     Ok(parents) if !parents.is_empty() => parents.into_iter().next(),
                     // It is for a message.
                     Ok(_) | Err(_) => self.cache.find_parent(store, at),

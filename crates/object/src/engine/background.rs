@@ -131,8 +131,8 @@ impl Engine {
             return self.begin_to_write(private);
         }
         self.notice_foreign()?;
-        lock(&self.group).has_others =
-            self.catalog.sessions()?.len() > 1 || self.catalog.oldest_transaction_pin()?.is_some();
+        lock(&self.group).has_others = self.catalog.sessions().rows()?.len() > 1
+            || self.catalog.workspace().oldest_transaction_pin()?.is_some();
         let mut free = self.free_space();
         free.oldest_retired = None;
         if !free.is_loaded() {
@@ -145,12 +145,12 @@ impl Engine {
 
     /// Learns which stores have constraints of the user's.
     pub(crate) fn find_constraints(&self) -> Result<()> {
-        let version = self.catalog.schema_version()?;
+        let version = self.catalog.tables().schema_version()?;
         if self.schema_version.load(Ordering::SeqCst) == version {
             return Ok(());
         }
-        let found = self.catalog.constrained_stores()?;
-        let has_any = self.catalog.has_users_schema()?;
+        let found = self.catalog.rules().constrained_stores()?;
+        let has_any = self.catalog.rules().has_users_schema()?;
         self.has_users_schema.store(has_any, Ordering::SeqCst);
         *self
             .constrained
@@ -176,7 +176,7 @@ impl Engine {
         }
         // The sessions are read after our own newest commit: a session born later pins at least it.
         let others = self.session.other_pins(&self.catalog)?;
-        let kept = self.catalog.oldest_transaction_pin()?; // WORKSPACE-2
+        let kept = self.catalog.workspace().oldest_transaction_pin()?; // WORKSPACE-2
         let oldest = others.into_iter().map(|(_, pin)| pin).chain(kept).min();
         Ok(oldest.map_or_else(|| self.own_pin(), |pin| pin.min(self.own_pin())))
     }
@@ -186,8 +186,8 @@ impl Engine {
     fn advance_pin(&self) -> Result<()> {
         let pin = self.own_pin();
         let liveness = &self.session.liveness;
-        if liveness.is_pin_due(pin) && self.catalog.sessions()?.len() > 1 {
-            self.catalog.set_pin(liveness.id, pin)?;
+        if liveness.is_pin_due(pin) && self.catalog.sessions().rows()?.len() > 1 {
+            self.catalog.sessions().set_pin(liveness.id, pin)?;
             liveness.note_pin(pin);
         }
         Ok(())

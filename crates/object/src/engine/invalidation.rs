@@ -11,7 +11,8 @@
 //! * `FOREIGN-6` Between the commit of another session and the end of a look that knows of it the
 //!   catalog's generation is not the one that was noted: who compares the two before it answers,
 //!   answers nothing that is older.
-//! * `FOREIGN-4` What [`Catalog::look_at_changes`](larder_catalog::Catalog::look_at_changes) does
+//! * `FOREIGN-4` What
+//!   [`CatalogSessions::look_at_changes`](larder_catalog::CatalogSessions::look_at_changes) does
 //!   not know is dropped as a whole.
 //!
 //! What is dropped of an inode is the same in both cases. A session's own commits are no changes,
@@ -36,7 +37,7 @@ impl Engine {
     /// has not happened: the next call does it all again.
     pub(crate) fn notice_foreign(&self) -> Result<()> {
         // What is counted later is looked for by the next look.
-        let generation = self.catalog.generation();
+        let generation = self.catalog.sessions().generation();
         self.look_for_foreign()?;
         self.await_observers();
         self.foreign.note_generation(generation);
@@ -59,7 +60,7 @@ impl Engine {
         }
         // Who has the writer lock has looked when it got it, and no other session has committed
         // since (WRITER-1).
-        let has_moved = self.foreign.has_moved(self.catalog.generation());
+        let has_moved = self.foreign.has_moved(self.catalog.sessions().generation());
         match has_moved && !self.writer_lock.is_held() {
             true => self.catch_up(),
             false => Ok(()),
@@ -79,7 +80,9 @@ impl Engine {
             self.learn_retention()?; // TIME-3
             self.learn_holds()?;
             let before = self.foreign.mark();
-            let look = (self.catalog).look_at_changes(before.as_ref(), LOOK_ROWS_MAX)?;
+            let look = (self.catalog)
+                .sessions()
+                .look_at_changes(before.as_ref(), LOOK_ROWS_MAX)?;
             let seq = look.seq;
             // Our own commits are not foreign, so a newer number is another session's; the writer
             // lock was theirs, so nothing here is uncommitted (WRITER-1).
@@ -205,9 +208,10 @@ impl Engine {
         if held.is_empty() && !self.has_keeper() {
             return Ok(());
         }
-        for (store, ino, _) in self.catalog.orphans()? {
+        for (store, ino, _) in self.catalog.sessions().orphans()? {
             if self.keep_orphan(store, ino)? || held.contains(&(store, ino)) {
                 self.catalog
+                    .survey()
                     .add_holder(store, ino, self.session.liveness.id)?;
             }
         }

@@ -143,8 +143,8 @@ impl Engine {
     ) -> Result<Arc<Engine>> {
         let workspace = Workspace::find(directory)?;
         let catalog = open_catalog(directory, options)?;
-        catalog.announce_changes(); // FOREIGN-2
-        let info = catalog.info()?;
+        catalog.sessions().announce_changes(); // FOREIGN-2
+        let info = catalog.tables().info()?;
         let storage = storage_of(
             workspace.as_ref().map_or(directory, Workspace::parent),
             options,
@@ -187,7 +187,7 @@ impl Engine {
         engine.find_constraints()?;
         engine.refresh_redo(pin)?;
         engine.find_pieces()?;
-        let has_orphans = engine.catalog.has_orphans()?;
+        let has_orphans = engine.catalog.sessions().has_orphans()?;
         engine.may_have_orphans.store(has_orphans, Ordering::SeqCst);
         let may_sweep = !options.is_extension
             && !options.is_reader

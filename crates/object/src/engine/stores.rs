@@ -12,7 +12,7 @@ const NO_STORES: &str = "stores cannot be changed in a long transaction; do that
 impl View {
     /// All stores.
     pub fn stores(&self) -> Result<Vec<StoreRow>> {
-        Ok(self.catalog.stores()?)
+        Ok(self.catalog.stores().rows()?)
     }
 }
 
@@ -32,7 +32,7 @@ impl Engine {
         self.require_parent(NO_STORES)?;
         let _edit = self.edit()?;
         let _one_at_a_time = self.commit_lock.lock();
-        let made = self.catalog.create_store(
+        let made = self.catalog.stores().create(
             name,
             provider,
             mount,
@@ -43,7 +43,7 @@ impl Engine {
             gid,
         )?;
         // It may have been a commit.
-        let seq = self.catalog.commit_seq()?;
+        let seq = self.catalog.tables().commit_seq()?;
         self.known_seq.fetch_max(seq.0, Ordering::SeqCst);
         Ok(made)
     }
@@ -57,7 +57,7 @@ impl Engine {
     ) -> Result<()> {
         self.require_parent(NO_STORES)?;
         let _edit = self.edit()?;
-        Ok(self.catalog.set_store(store, provider, mount)?)
+        Ok(self.catalog.stores().set(store, provider, mount)?)
     }
 
     /// Changes whether saves keep what users attached to the files of a store, for saves from here
@@ -66,7 +66,7 @@ impl Engine {
         self.require_parent(NO_STORES)?;
         let _edit = self.edit()?;
         self.commit_now()?;
-        Ok(self.catalog.set_save_keeps(store, keeps)?)
+        Ok(self.catalog.stores().set_save_keeps(store, keeps)?)
     }
 
     /// Destroys a store and retires its extents. Handles in it answer
@@ -79,7 +79,7 @@ impl Engine {
         let _no_commit = self.commit_lock.lock();
         let _barrier = self.close_barrier();
         let _names = self.write_names();
-        let seq = self.catalog.destroy_store(store, self.now_ns())?;
+        let seq = self.catalog.stores().destroy(store, self.now_ns())?;
         self.cache.retain(|node| {
             if node.store == store {
                 let mut state = node.lock();
@@ -99,6 +99,6 @@ impl Engine {
     pub fn exchange_mounts(&self, one: StoreId, other: StoreId) -> Result<()> {
         self.require_parent(NO_STORES)?;
         let _edit = self.edit()?;
-        Ok(self.catalog.exchange_mounts(one, other)?)
+        Ok(self.catalog.stores().exchange_mounts(one, other)?)
     }
 }

@@ -46,7 +46,7 @@ pub(crate) fn inline_bytes_max(tuning: &Tuning) -> u64 {
 impl View {
     /// What was chosen for the database in place of the engine's defaults, as of now.
     pub fn tuning(&self) -> Result<Tuning> {
-        Ok(self.catalog.info()?.tuning)
+        Ok(self.catalog.tables().info()?.tuning)
     }
 }
 
@@ -55,7 +55,7 @@ impl Engine {
     pub fn set_tuning(&self, tuning: &Tuning) -> Result<()> {
         self.require_parent("a long transaction cannot tune the database; do that outside of it")?;
         let _edit = self.edit()?;
-        Ok(self.catalog.set_tuning(tuning)?)
+        Ok(self.catalog.retention().set_tuning(tuning)?)
     }
 }
 

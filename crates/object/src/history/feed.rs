@@ -13,24 +13,24 @@ const ROWS_MAX: u32 = 256;
 impl Engine {
     /// What the feed has.
     pub fn feed_bounds(&self) -> Result<FeedBounds> {
-        Ok(self.catalog.feed_bounds()?)
+        Ok(self.catalog.feed().bounds()?)
     }
 
     /// Switches the feed on or off; the position before what it tells next.
     pub fn set_feed(&self, is_on: bool) -> Result<u64> {
         self.require_writable()?;
-        Ok(self.catalog.set_feed(is_on)?)
+        Ok(self.catalog.feed().set(is_on)?)
     }
 
     /// Has the feed tell what plain SQL does to the rows of a user's table, or no longer.
     pub fn watch_table(&self, table: &str, is_watched: bool) -> Result<()> {
         self.require_writable()?;
-        Ok(self.catalog.watch_table(table, is_watched)?)
+        Ok(self.catalog.feed().watch_table(table, is_watched)?)
     }
 
     /// The next changes behind position `since`, in order; none when there are no more yet.
     pub fn feed_after(&self, since: u64) -> Result<Vec<FeedChange>> {
-        Ok(self.catalog.feed_after(since, ROWS_MAX)?)
+        Ok(self.catalog.feed().after(since, ROWS_MAX)?)
     }
 }
 
@@ -41,7 +41,7 @@ impl View {
         let mut names: Vec<Name> = Vec::new();
         let mut at = ino;
         while at != Ino::ROOT {
-            let parent = self.catalog.parents(store, at)?.into_iter().next();
+            let parent = self.catalog.tables().parents(store, at)?.into_iter().next();
             let Some((parent, name)) = parent.filter(|_| names.len() <= PATH_BYTES_MAX) else {
                 return Ok(None);
             };

@@ -26,7 +26,7 @@ impl View {
     /// Whether a store can be read as of the moment that it shows: else an error that names where
     /// its history begins ([`ErrorKind::InvalidInput`]).
     pub fn require_reach(&self, store: StoreId) -> Result<()> {
-        Ok(self.catalog.require_reach(store)?)
+        Ok(self.catalog.retention().require_reach(store)?)
     }
 }
 
@@ -70,7 +70,7 @@ impl Engine {
 
     /// How long history is kept, as the catalog has it now.
     pub fn find_retentions(&self) -> Result<Retentions> {
-        Ok(self.catalog.retentions()?)
+        Ok(self.catalog.retention().retentions()?)
     }
 
     /// Another session may have changed it.
@@ -78,7 +78,7 @@ impl Engine {
         if self.session.workspace.is_some() {
             return Ok(());
         }
-        let found = self.catalog.retentions()?;
+        let found = self.catalog.retention().retentions()?;
         let mut known = lock(&self.history.retentions);
         if known.as_ref() == Some(&found) {
             return Ok(());
@@ -129,7 +129,11 @@ impl Engine {
             if store.is_some() {
                 self.name_sharers()?;
             }
-            Ok(Some(self.catalog.set_retention(store, wanted, now_ns)?))
+            Ok(Some(
+                self.catalog
+                    .retention()
+                    .set_retention(store, wanted, now_ns)?,
+            ))
         })
     }
 
@@ -156,13 +160,14 @@ impl Engine {
         self.require_parent(
             "a snapshot cannot be made in a long transaction; do that outside of it",
         )?;
-        self.change_settings(|now_ns| Ok(self.catalog.keep_for_snapshots(now_ns)?))
+        self.change_settings(|now_ns| Ok(self.catalog.retention().keep_for_snapshots(now_ns)?))
     }
 
     /// A snapshot has gone: history that was kept for snapshots alone goes with the last one.
     pub(crate) fn end_kept_in_vain(&self) -> Result<()> {
-        match self.session.workspace.is_none() && self.catalog.is_kept_in_vain()? {
-            true => self.change_settings(|now_ns| Ok(self.catalog.end_kept_in_vain(now_ns)?)),
+        match self.session.workspace.is_none() && self.catalog.retention().is_kept_in_vain()? {
+            true => self
+                .change_settings(|now_ns| Ok(self.catalog.retention().end_kept_in_vain(now_ns)?)),
             false => Ok(()),
         }
     }
@@ -171,11 +176,11 @@ impl Engine {
     /// With the writer lock and the lock of the commits. Cost: the first time it reads the maps in
     /// the history.
     pub(crate) fn name_sharers(&self) -> Result<()> {
-        if self.catalog.are_sharers_named()? {
+        if self.catalog.retention().are_sharers_named()? {
             return Ok(());
         }
         let known: Vec<StoreId> = self.stores_that_shared()?.into_iter().collect();
-        Ok(self.catalog.name_sharers(&known)?)
+        Ok(self.catalog.retention().name_sharers(&known)?)
     }
 
     /// Stores that have content in their history that an object of another store came to own
@@ -184,7 +189,7 @@ impl Engine {
         const BATCH: usize = 256;
         let (mut found, mut after) = (BTreeSet::new(), 0);
         loop {
-            let maps = self.catalog.superseded_maps(after, BATCH)?;
+            let maps = self.catalog.history().superseded_maps(after, BATCH)?;
             for map in &maps {
                 after = map.row;
                 let page = MapPage::decode(&map.runs).map_err(|error| {
@@ -197,7 +202,7 @@ impl Engine {
                 let at = CommitSeq(map.until.0.saturating_sub(1));
                 for run in page.runs() {
                     for place in self.places_of(&run.extent, at)? {
-                        let owners = self.catalog.stores_under(&place)?;
+                        let owners = self.catalog.space().stores_under(&place)?;
                         let others = owners.into_iter().filter(|owner| *owner != map.store);
                         found.extend(others.flat_map(|owner| [owner, map.store]));
                     }
@@ -217,7 +222,14 @@ impl Engine {
         if is_kept && let Some(why) = self.why_guaranteed()? {
             return Ok(why);
         }
-        if is_kept && self.catalog.history_horizon(self.now_ns())?.held.is_some() {
+        if is_kept
+            && self
+                .catalog
+                .retention()
+                .history_horizon(self.now_ns())?
+                .held
+                .is_some()
+        {
             return Ok(
                 "the database is full, and snapshots or readers of the past hold its history; \
                  destroy some \
@@ -233,11 +245,11 @@ impl Engine {
         let Some(guarantor) = self.find_guarantor()? else {
             return Ok(None);
         };
-        let retentions = self.catalog.retentions()?;
+        let retentions = self.catalog.retention().retentions()?;
         let (of, place) = match retentions.own(guarantor) {
             None => (String::new(), "DB".to_owned()),
             Some(_) => {
-                let stores = self.catalog.stores()?;
+                let stores = self.catalog.stores().rows()?;
                 let row = stores.into_iter().find(|row| row.store == guarantor);
                 let row = row.map_or_else(Default::default, |row| (row.name, row.mount));
                 (format!(" of store '{}'", row.0), format!("DB:{}", row.1))
@@ -255,8 +267,8 @@ impl Engine {
     /// The store whose guarantee keeps most content that would go without one; `None`: no guarantee
     /// keeps any.
     pub(crate) fn find_guarantor(&self) -> Result<Option<StoreId>> {
-        let horizon = self.catalog.history_horizon(self.now_ns())?;
-        Ok(self.catalog.largest_guarantor(&horizon)?)
+        let horizon = self.catalog.retention().history_horizon(self.now_ns())?;
+        Ok(self.catalog.retention().largest_guarantor(&horizon)?)
     }
 
     /// How much of `retired_bytes` history gives up when somebody needs it: nothing where something
@@ -265,9 +277,11 @@ impl Engine {
         if !self.keeps_history() {
             return Ok(0);
         }
-        let horizon = self.catalog.history_horizon(self.now_ns())?;
+        let horizon = self.catalog.retention().history_horizon(self.now_ns())?;
         if !horizon.stores.is_empty() {
-            return Ok((self.catalog.spare_blocks(&horizon)?).saturating_mul(BLOCK_BYTES));
+            return Ok(
+                (self.catalog.retention().spare_blocks(&horizon)?).saturating_mul(BLOCK_BYTES)
+            );
         }
         match horizon.is_spare() {
             true => Ok(retired_bytes),

@@ -19,7 +19,7 @@ impl Engine {
     /// [`ErrorKind::Busy`] while a long transaction is open: it would meet a past that it did not
     /// begin with. 3 µs.
     pub fn refuse_beside_long_transactions(&self) -> Result<()> {
-        match self.catalog.oldest_transaction_pin()? {
+        match self.catalog.workspace().oldest_transaction_pin()? {
             None => Ok(()),
             Some(_) => Err(Error::new(
                 ErrorKind::Busy,
@@ -42,10 +42,10 @@ impl WriteGuard<'_> {
         target: Option<&[u8]>,
     ) -> Result<Arc<Node>> {
         let engine = self.engine();
-        if engine.catalog.inode(store, row.ino)?.is_some() {
+        if engine.catalog.tables().inode(store, row.ino)?.is_some() {
             return self.adopt(store, row);
         }
-        if row.ino >= engine.catalog.next_ino(store)? {
+        if row.ino >= engine.catalog.stores().next_ino(store)? {
             return Err(Error::new(
                 ErrorKind::Corrupt,
                 format!(

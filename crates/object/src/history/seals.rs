@@ -14,7 +14,7 @@ impl Engine {
 
     /// All links of the chain, oldest first.
     pub fn seals(&self) -> Result<Vec<SealRow>> {
-        Ok(self.catalog.seals()?)
+        Ok(self.catalog.history().seals()?)
     }
 
     /// Adds a link, durably; `false`: another one came before it. [`ErrorKind::NotFound`]: its
@@ -23,12 +23,12 @@ impl Engine {
         self.require_writable()?;
         let _edit = self.edit()?;
         self.commit_now()?;
-        Ok(self.catalog.add_seal(seal, parts)?)
+        Ok(self.catalog.history().add_seal(seal, parts)?)
     }
 
     /// The parts of a seal, of one kind.
     pub fn sealed_parts(&self, seal: u64, kind: SealedKind) -> Result<Vec<SealedPart>> {
-        Ok(self.catalog.sealed_parts(seal, kind)?)
+        Ok(self.catalog.history().sealed_parts(seal, kind)?)
     }
 
     /// What was sealed of a directory.
@@ -38,7 +38,10 @@ impl Engine {
         store: i64,
         number: u64,
     ) -> Result<Option<SealedPart>> {
-        Ok(self.catalog.sealed_directory(seal, store, number)?)
+        Ok(self
+            .catalog
+            .history()
+            .sealed_directory(seal, store, number)?)
     }
 
     /// Visits what the history has of the commits after `after`, up to `upto`; returns where it
@@ -49,7 +52,7 @@ impl Engine {
         upto: CommitSeq,
         visit: &mut dyn FnMut(KeptRow<'_>),
     ) -> Result<Beginnings> {
-        Ok(self.catalog.for_each_kept(after, upto, visit)?)
+        Ok(self.catalog.history().for_each_kept(after, upto, visit)?)
     }
 
     /// Visits the rows of a temporal table as `past` shows them: the bytes of the key, and those of
@@ -67,7 +70,9 @@ impl Engine {
         }
         let rows = self.past_rows(past, table)?;
         let columns = columns.unwrap_or(&rows.columns);
-        self.catalog.for_each_past_row(&rows, columns, visit)?;
+        self.catalog
+            .history()
+            .for_each_past_row(&rows, columns, visit)?;
         Ok(columns.to_vec())
     }
 }

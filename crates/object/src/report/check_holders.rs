@@ -148,7 +148,7 @@ impl Sharers<'_> {
         }
         loop {
             if self.waiting.is_empty() {
-                let more = self.engine.catalog.sharers(self.after, BATCH)?;
+                let more = self.engine.catalog.space().sharers(self.after, BATCH)?;
                 self.after = more.last().copied().or(self.after);
                 self.waiting = more.into();
             }

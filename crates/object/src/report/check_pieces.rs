@@ -126,7 +126,7 @@ impl Engine {
         let mut pages = BTreeMap::new();
         let mut from = ROOT;
         loop {
-            let batch = self.catalog.piece_pages(store, ino, from, BATCH)?;
+            let batch = self.catalog.maps().piece_pages(store, ino, from, BATCH)?;
             let count = batch.len();
             for (id, bytes) in batch {
                 from = id + 1;

@@ -15,18 +15,18 @@ impl Engine {
     /// the inodes.
     pub fn stats(&self) -> Result<StatsReport> {
         let space = self.space_report()?;
-        let info = self.catalog.info()?;
+        let info = self.catalog.tables().info()?;
         Ok(StatsReport {
             at_ns: self.now_ns(),
             commit_seq: info.commit_seq.0,
-            session_count: self.catalog.sessions()?.len() as u64,
+            session_count: self.catalog.sessions().rows()?.len() as u64,
             refused_count: self.kept_refused()?.len() as u64,
             inode_count: space.inode_count,
             live_bytes: space.live_bytes,
             retired_bytes: space.retired_bytes,
             history_bytes: self.history_bytes()?,
-            shared_bytes: (self.catalog.shared_blocks()?).saturating_mul(BLOCK_BYTES),
-            map_page_bytes: self.catalog.shared_pages()?.bytes,
+            shared_bytes: (self.catalog.space().shared_blocks()?).saturating_mul(BLOCK_BYTES),
+            map_page_bytes: self.catalog.survey().shared_pages()?.bytes,
             free_bytes: space.free_bytes,
             segment_bytes: space.segment_bytes,
             retired_bytes_total: info.retired_bytes_total,

@@ -61,7 +61,7 @@ impl Engine {
         let capacity_bytes = self
             .capacity_blocks()
             .map_or(segment_bytes + growth, |blocks| blocks * BLOCK_BYTES);
-        let (live, retired) = self.catalog.extent_totals()?;
+        let (live, retired) = self.catalog.survey().extent_totals()?;
         let used_bytes = live.saturating_add(retired).saturating_mul(BLOCK_BYTES);
         let free_bytes = capacity_bytes.saturating_sub(used_bytes);
         let retired_bytes = retired.saturating_mul(BLOCK_BYTES);
@@ -85,7 +85,7 @@ impl Engine {
         };
         let mut inode_count = 0;
         for store in self.table_stores()? {
-            inode_count += self.catalog.inode_count(store)?;
+            inode_count += self.catalog.survey().inode_count(store)?;
         }
         Ok(SpaceReport {
             capacity_bytes,
@@ -128,7 +128,7 @@ impl Engine {
 
     /// Stores that have tables of their own.
     fn table_stores(&self) -> Result<Vec<StoreId>> {
-        let rows = self.catalog.stores()?;
+        let rows = self.catalog.stores().rows()?;
         Ok(rows
             .into_iter()
             .filter(|row| row.table_store == row.store)
@@ -144,7 +144,7 @@ impl Engine {
         for store in self.table_stores()? {
             let mut after = None;
             loop {
-                let rows = self.catalog.inodes(store, after, BATCH)?;
+                let rows = self.catalog.survey().inodes(store, after, BATCH)?;
                 let Some(last) = rows.last() else { break };
                 after = Some(last.ino);
                 for row in rows.iter().filter(|row| row.kind == FileKind::File) {
@@ -206,8 +206,8 @@ impl Engine {
         report.worst = worst
             .map(|(store, ino)| Ok::<_, crate::Error>((store, self.path_of(store, ino)?)))
             .transpose()?;
-        let (live, _) = self.catalog.extent_totals()?;
-        let retired_total = self.catalog.info()?.retired_bytes_total;
+        let (live, _) = self.catalog.survey().extent_totals()?;
+        let retired_total = self.catalog.tables().info()?.retired_bytes_total;
         report.storage_age = storage_age(retired_total, live.saturating_mul(BLOCK_BYTES));
         self.count_holes(&mut report)?;
         if blocks > 0 {
@@ -255,7 +255,7 @@ impl Engine {
     ) -> Result<()> {
         let mut after = None;
         loop {
-            let rows = self.catalog.extents(after, BATCH)?;
+            let rows = self.catalog.space().extents(after, BATCH)?;
             let Some(last) = rows.last() else {
                 return Ok(());
             };
@@ -271,7 +271,7 @@ impl Engine {
         let mut parts = Vec::new();
         let mut at = ino;
         while at != Ino::ROOT {
-            let parent = self.catalog.parents(store, at)?.into_iter().next();
+            let parent = self.catalog.tables().parents(store, at)?.into_iter().next();
             // In a damaged catalog directories may form a ring.
             let Some((parent, name)) = parent.filter(|_| parts.len() < DEPTH_MAX) else {
                 return Ok(format!("inode {ino}"));
@@ -295,7 +295,7 @@ impl Engine {
             Err(error) if error.kind() == ErrorKind::Corrupt => {
                 // What the catalog's own check has named already is not named twice.
                 if report.findings.is_empty() && error.is_of_catalog() {
-                    report.findings = self.catalog.damage()?;
+                    report.findings = self.catalog.survey().damage()?;
                 }
                 if report.findings.is_empty() {
                     report.findings.push(error.as_finding());
@@ -316,8 +316,8 @@ impl Engine {
             let _alone = self.alone_to_look()?;
             self.commit_now()?;
             let _no_commit = self.commit_lock.lock();
-            report.findings = self.catalog.check()?;
-            report.notes = self.catalog.users_code()?;
+            report.findings = self.catalog.survey().check()?;
+            report.notes = self.catalog.survey().users_code()?;
             let is_structure = self.check_structure(report);
             note_failure(is_structure, &mut report.findings)?;
         }
@@ -330,7 +330,7 @@ impl Engine {
 
     fn check_structure(&self, report: &mut CheckReport) -> Result<()> {
         for store in self.table_stores()? {
-            report.inode_count += self.catalog.inode_count(store)?;
+            report.inode_count += self.catalog.survey().inode_count(store)?;
         }
         self.check_extents(report)?;
         self.check_redo_rows(&mut report.findings)?;
@@ -406,7 +406,7 @@ impl Engine {
         let extent_count = self.check_holders(mapped, findings)?;
         report.extent_count = extent_count;
         let free = self.free_space();
-        let (live, retired) = self.catalog.extent_totals()?;
+        let (live, retired) = self.catalog.survey().extent_totals()?;
         if (
             free.space.allocated_blocks(),
             free.space.quarantined_blocks(),
@@ -430,7 +430,7 @@ impl Engine {
         let mut pages = Vec::new();
         let mut from = 0;
         loop {
-            let batch = self.catalog.map_pages(store, ino, from, 256)?;
+            let batch = self.catalog.tables().map_pages(store, ino, from, 256)?;
             let count = batch.len();
             from = batch.last().map_or(from, |(page, _)| page + 1);
             pages.extend(batch);
@@ -446,7 +446,7 @@ impl Engine {
         report: &mut CheckReport,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<()> {
-        let total = (self.catalog.extent_totals()?.0).saturating_mul(BLOCK_BYTES);
+        let total = (self.catalog.survey().extent_totals()?.0).saturating_mul(BLOCK_BYTES);
         let mut buffer = vec![0; (READ_BLOCKS * BLOCK_BYTES) as usize];
         self.for_each_mapped(|store, row| {
             // SESSION-2: what this map names is not reclaimed before the pin is dropped.

@@ -160,7 +160,7 @@ impl Session {
     /// Other sessions that live, with their pins; the dead are buried on the way.
     pub fn other_pins(&self, catalog: &Catalog) -> Result<Vec<(SessionId, CommitSeq)>> {
         let mut pins = Vec::new();
-        for row in catalog.sessions()? {
+        for row in catalog.sessions().rows()? {
             if row.session == self.liveness.id {
                 continue;
             }

@@ -452,7 +452,7 @@ mod tests {
                 second.use_ticket(host.enter_writers()).unwrap();
                 second.lock_writer().unwrap();
                 let main = larder_space::format::StoreId::MAIN;
-                assert!(second.catalog.inode(main, ino).unwrap().is_some());
+                assert!(second.catalog.tables().inode(main, ino).unwrap().is_some());
                 let (outcome, ended) = second.commit_transaction();
                 outcome.unwrap();
                 has_committed.store(true, Ordering::SeqCst);
@@ -514,7 +514,7 @@ mod tests {
             let engine = Engine::open(dir.path(), "after", &options).unwrap();
             let seen = larder_space::format::Ino(state.acked.unwrap());
             let main = larder_space::format::StoreId::MAIN;
-            let is_lost = engine.catalog.inode(main, seen).unwrap().is_none();
+            let is_lost = engine.catalog.tables().inode(main, seen).unwrap().is_none();
             engine.close().unwrap();
             is_lost
         })

@@ -172,7 +172,7 @@ impl Liveness {
     ) -> Result<(Liveness, CommitSeq)> {
         copy_unsound_log(database, catalog)?;
         let mut dead = Vec::new();
-        for row in catalog.sessions()? {
+        for row in catalog.sessions().rows()? {
             if is_over(database, row.session)? {
                 dead.push(row.session);
             }
@@ -180,7 +180,7 @@ impl Liveness {
         bury(database, catalog, &dead)?;
         let (id, pin) = {
             let owner = (std::process::id(), crate::host::process_owner().0);
-            catalog.begin_session(owner, label, now_ns)?
+            catalog.sessions().begin(owner, label, now_ns)?
         };
         let file = open_lock(database, &lock_file(id))?;
         flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|error| {
@@ -244,9 +244,11 @@ impl Liveness {
     /// now, whoever comes next buries it.
     pub fn end(&self, catalog: &Catalog, birth: Birth) -> Result<()> {
         if birth == Birth::WriterLocked {
-            catalog.end_session(self.id)?;
+            catalog.sessions().end(self.id)?;
         } else {
-            let ended = waiting(catalog, BESIDE_WAIT, || Ok(catalog.end_session(self.id)?));
+            let ended = waiting(catalog, BESIDE_WAIT, || {
+                Ok(catalog.sessions().end(self.id)?)
+            });
             match ended {
                 Err(error) if error.kind() == ErrorKind::Busy => {
                     tracing::debug!("{error}; the session is left to be buried");
@@ -356,7 +358,7 @@ fn bury(database: &DatabaseDir, catalog: &Catalog, dead: &[SessionId]) -> Result
     if dead.is_empty() {
         return Ok(());
     }
-    catalog.end_sessions(dead)?;
+    catalog.sessions().end_all(dead)?;
     dead.iter()
         .try_for_each(|session| remove_files(database, *session))
 }

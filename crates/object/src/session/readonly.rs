@@ -436,7 +436,7 @@ mod tests {
     /// A commit that changes pages far from each other: the sessions are numbered.
     fn commit(catalog: &Catalog) -> u64 {
         let label = "x".repeat(1000);
-        catalog.begin_session((1, 0), &label, 1).unwrap().0.0
+        catalog.sessions().begin((1, 0), &label, 1).unwrap().0.0
     }
 
     fn checkpoint(catalog: &Catalog) {
@@ -448,8 +448,8 @@ mod tests {
     fn newest(copy: &Readonly) -> u64 {
         let directory = copy.directory().path().to_owned();
         let catalog = Catalog::open(&directory, &CatalogOptions::default()).unwrap();
-        assert_eq!(catalog.check().unwrap(), [""; 0], "READONLY-4");
-        let numbers: Vec<u64> = (catalog.sessions().unwrap().iter())
+        assert_eq!(catalog.survey().check().unwrap(), [""; 0], "READONLY-4");
+        let numbers: Vec<u64> = (catalog.sessions().rows().unwrap().iter())
             .map(|row| row.session.0)
             .collect();
         let all: Vec<u64> = (1..=numbers.len() as u64).collect();

@@ -212,7 +212,7 @@ impl Engine {
             report: &mut report,
             on_object,
             pending: Vec::new(),
-            blocks_left: self.catalog.extent_totals()?.0,
+            blocks_left: self.catalog.survey().extent_totals()?.0,
         };
         match targets {
             Some(targets) => {
@@ -314,7 +314,7 @@ impl Engine {
     fn defrag_pending(&self, work: &mut ByHand<'_>) -> Result<()> {
         let mut pending = Vec::new();
         for (store, ino) in std::mem::take(&mut work.pending) {
-            if let Some(row) = self.catalog.inode(store, ino)? {
+            if let Some(row) = self.catalog.tables().inode(store, ino)? {
                 pending.push((row.block_count, store, ino));
             }
         }
@@ -383,7 +383,7 @@ impl Engine {
                     // One more for what that one retired.
                     self.commit_steps(|| false)?;
                     let history = self.horizon()?.history.limit(seq);
-                    let is_over = !self.catalog.has_retired_by(&history)?
+                    let is_over = !self.catalog.retention().has_retired_by(&history)?
                         && self.moved_away_until(seq).is_empty();
                     if is_over {
                         break;
@@ -493,7 +493,7 @@ impl Engine {
             }
             free.space.holes().collect()
         };
-        let rows = self.catalog.extents_in_ag(segment, ag)?;
+        let rows = self.catalog.space().extents_in_ag(segment, ag)?;
         let may_move = |row: &&ExtentRow| {
             let extent = row.extent;
             row.retired_seq.is_none()

@@ -302,12 +302,12 @@ impl Engine {
         self.open_segments()?;
         let total: u64 = self.segment_blocks().values().sum();
         let (mut used, mut retired) = (0, 0);
-        for ag in self.catalog.ags_changed_since(CommitSeq(0))? {
+        for ag in self.catalog.space().ags_changed_since(CommitSeq(0))? {
             used += ag.used_blocks;
             retired += ag.retired_blocks;
         }
         // What is used is live or retired.
-        let own = total.saturating_sub(self.catalog.granted_blocks(None)?);
+        let own = total.saturating_sub(self.catalog.workspace().granted_blocks(None)?);
         let available = total
             .saturating_sub(used)
             .saturating_sub(own / HELD_BACK_DIVISOR);

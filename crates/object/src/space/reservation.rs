@@ -92,8 +92,8 @@ impl Engine {
         if self.session.workspace.is_some() {
             return self.summarize_grants(space);
         }
-        space.set_granted(self.catalog.granted_blocks(None)?);
-        for row in self.catalog.ags_changed_since(seq)? {
+        space.set_granted(self.catalog.workspace().granted_blocks(None)?);
+        for row in self.catalog.space().ags_changed_since(seq)? {
             let summary = AgSummary {
                 used_blocks: row.used_blocks,
                 quarantined_blocks: row.retired_blocks,
@@ -161,7 +161,7 @@ impl Engine {
 
     /// Reads where an AG is free (`RESERVE-2`). O(extents in the AG), about 1 ms.
     pub(crate) fn load_ag(&self, space: &mut Space, segment: SegmentIndex, ag: u64) -> Result<()> {
-        let rows = self.catalog.extents_in_ag(segment, ag)?;
+        let rows = self.catalog.space().extents_in_ag(segment, ag)?;
         let held = rows.iter().map(|row| row.extent).collect();
         let extents = self.in_use(segment, ag, held);
         space.load_ag(segment, ag, &extents).map_err(corrupt)
@@ -173,7 +173,7 @@ impl Engine {
         if self.session.workspace.is_some() {
             return Ok(()); // It is the parent's.
         }
-        let rows = self.catalog.segments()?;
+        let rows = self.catalog.space().segments()?;
         let segments = self.segments.read().unwrap_or_else(PoisonError::into_inner);
         for segment in segments.iter() {
             let committed = rows
@@ -289,7 +289,10 @@ impl Engine {
         Ok(!lock(&self.group).is_empty()
             || self.may_have_orphans.load(Ordering::SeqCst)
             || self.free_space().space.quarantined_blocks() > 0
-            || self.catalog.has_retired(CommitSeq(i64::MAX as u64))?)
+            || self
+                .catalog
+                .space()
+                .has_retired(CommitSeq(i64::MAX as u64))?)
     }
 }
 

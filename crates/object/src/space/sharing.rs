@@ -508,14 +508,14 @@ impl Engine {
         if lock(&self.shares.young).is_held(extent, holder) {
             return Ok(true);
         }
-        Ok(self.catalog.holds(extent, node.store, node.ino)?)
+        Ok(self.catalog.space().holds(extent, node.store, node.ino)?)
     }
 
     // ---- what is shared ---------------------------------------------------------------------
 
     /// Learns whether anything is shared. Needs the writer lock, and nothing uncommitted.
     pub(crate) fn find_shares(&self) -> Result<()> {
-        let may_be = self.catalog.has_shared()?;
+        let may_be = self.catalog.space().has_shared()?;
         self.shares.may_be.store(may_be, Ordering::SeqCst);
         self.forget_shares();
         Ok(())
@@ -533,7 +533,7 @@ impl Engine {
         }
         // The young first: a commit takes them from there when the catalog has them.
         let is_young = lock(&self.shares.young).covers(extent);
-        Ok(is_young || self.catalog.is_shared(extent)?)
+        Ok(is_young || self.catalog.space().is_shared(extent)?)
     }
 
     /// Joins the users of the writer lock, when quarantining waits for the catalog (`SHARE-6`).

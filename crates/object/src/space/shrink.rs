@@ -62,7 +62,7 @@ impl Engine {
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<ShrinkReport> {
         self.require_parent(NO_MOVES)?;
-        if self.catalog.oldest_transaction_pin()?.is_some() {
+        if self.catalog.workspace().oldest_transaction_pin()?.is_some() {
             return Err(Error::new(
                 ErrorKind::Busy,
                 "long transactions are open and keep what lies there; commit or abort them \
@@ -148,7 +148,7 @@ impl Engine {
         let Some((last, old_count)) = self.segment_blocks().pop_last() else {
             return Ok(None);
         };
-        let used = self.catalog.last_extent(last)?;
+        let used = self.catalog.space().last_extent(last)?;
         let least = used.map_or(0, |extent| extent.end_block()).max(block_count);
         let missing = {
             let space = &self.free_space().space;
@@ -180,7 +180,12 @@ impl Engine {
     /// the way of: what is retired after the commit that they hold stays where it is. (What lives
     /// is moved, and its past follows it.)
     fn require_unheld(&self, goal: u64, is_wanted: bool, floors: &Floors) -> Result<()> {
-        let Some(held) = self.catalog.history_horizon(self.now_ns())?.held else {
+        let Some(held) = self
+            .catalog
+            .retention()
+            .history_horizon(self.now_ns())?
+            .held
+        else {
             return Ok(());
         };
         let stays = |row: &ExtentRow| row.retired_seq.is_some_and(|seq| seq > held);
@@ -199,7 +204,7 @@ impl Engine {
         if !is_in_the_way {
             return Ok(());
         }
-        let snapshots = self.catalog.snapshots()?;
+        let snapshots = self.catalog.history().snapshots()?;
         let holder = match snapshots.iter().find(|snapshot| snapshot.seq == held) {
             Some(snapshot) => format!("snapshot '{}'", snapshot.name),
             None => "a reader of the past".into(),
@@ -218,10 +223,10 @@ impl Engine {
     /// how many blocks it has.
     fn find_shared_behind(&self, goal: u64) -> Result<(Floors, u64)> {
         let (mut floors, mut shared_blocks) = (Floors::new(), 0);
-        if !self.catalog.has_shared()? {
+        if !self.catalog.space().has_shared()? {
             return Ok((floors, shared_blocks));
         }
-        let (live, _) = self.catalog.extent_totals()?;
+        let (live, _) = self.catalog.survey().extent_totals()?;
         let (_, spare) = self.used_and_spare()?;
         let cuts = self.plan_cuts(goal.max(live + spare), &floors);
         self.for_each_behind(&cuts, &mut |row| {
@@ -237,7 +242,7 @@ impl Engine {
 
     /// The length of all segments together that is asked for, blocks.
     fn shrink_goal(&self, to_bytes: Option<u64>) -> Result<u64> {
-        let (live, _) = self.catalog.extent_totals()?;
+        let (live, _) = self.catalog.survey().extent_totals()?;
         let least = live + live.div_ceil(HELD_BACK_DIVISOR - 1);
         match to_bytes.map(|bytes| bytes / BLOCK_BYTES) {
             Some(wanted) if wanted < least => Err(Error::new(
@@ -435,7 +440,7 @@ impl Engine {
                 _ => Some((cut.segment, first - 1)),
             };
             'rows: loop {
-                let rows = self.catalog.extents(after, BATCH)?;
+                let rows = self.catalog.space().extents(after, BATCH)?;
                 let Some(last) = rows.last() else { break };
                 after = Some((last.extent.segment, last.extent.start_block));
                 for row in &rows {

@@ -128,7 +128,7 @@ impl Engine {
     /// a new moment.
     pub fn in_client_moment<T>(&self, is_new: bool, work: impl FnOnce() -> Result<T>) -> Result<T> {
         self.pin_client()?;
-        self.catalog.in_one_moment(|| {
+        self.catalog.client().in_one_moment(|| {
             self.learn_client_moment(is_new)?;
             work()
         })?
@@ -169,6 +169,7 @@ impl Engine {
                 require_other_thread(&self.session.path)?;
                 let wait_max = self
                     .catalog
+                    .client()
                     .client_busy_timeout()?
                     .max(WRITER_LOCK_WAIT_MIN);
                 self.writer_lock
@@ -207,7 +208,7 @@ impl Engine {
     /// Takes the write lock in the client's transaction, and part in its end. Without one, this is
     /// one, with its commit. [`ErrorKind::Conflict`] when what it has read is not the present.
     pub fn enlist_client(&self) -> Result<()> {
-        match self.catalog.enlist()? {
+        match self.catalog.client().enlist()? {
             true => Ok(()),
             false => {
                 let why = "others have changed the database since this transaction began to read; \
@@ -260,14 +261,14 @@ impl Engine {
 
     /// Before the commit of the client's transaction: all that it has changed is of one moment.
     pub fn note_client_moment(&self) -> Result<()> {
-        Ok(self.catalog.note_client_moment()?)
+        Ok(self.catalog.client().note_client_moment()?)
     }
 
     /// The client's transaction has ended, if it had one. `is_reading`: another statement of it
     /// still reads.
     pub fn end_client(&self, is_reading: bool) {
         if let Some(private) = &self.private {
-            self.catalog.forget_client_moment();
+            self.catalog.client().forget_client_moment();
             self.unlock_writer_for_client();
             private.end_change(!is_reading);
         }
@@ -278,7 +279,10 @@ impl Engine {
     /// Of the session beside clients: reclaims what waits for it, unless somebody else has the
     /// writer lock or SQLite's lock, who then may do it. One commit, if there is anything.
     pub(crate) fn reclaim_left(&self) -> Result<()> {
-        let is_any = self.catalog.has_retired(CommitSeq(i64::MAX as u64))?;
+        let is_any = self
+            .catalog
+            .space()
+            .has_retired(CommitSeq(i64::MAX as u64))?;
         if !is_any || self.session.workspace.is_some() || !self.writer_lock.try_begin(|| Ok(()))? {
             return Ok(());
         }
@@ -295,7 +299,7 @@ impl Engine {
         if self.session.workspace.is_some() {
             return Ok(());
         }
-        let ags = self.catalog.ags_changed_since(CommitSeq(0))?;
+        let ags = self.catalog.space().ags_changed_since(CommitSeq(0))?;
         let segments = self.segments.read().unwrap_or_else(PoisonError::into_inner);
         let space = ClientSpace {
             capacity: self.capacity_blocks(),
@@ -320,8 +324,8 @@ impl Engine {
         // SESSION-4: others may have been born before this hold of the writer lock.
         lock(&self.group).has_others = true;
         let horizon = self.horizon()?;
-        let is_worth_it = self.catalog.has_retired_by(&horizon.kept)?
-            || (self.is_prune_due()? && self.catalog.has_past_by(&horizon.kept)?);
+        let is_worth_it = self.catalog.retention().has_retired_by(&horizon.kept)?
+            || (self.is_prune_due()? && self.catalog.retention().has_past_by(&horizon.kept)?);
         let mut kept = horizon.kept.clone();
         if is_worth_it {
             let set = ChangeSet {
@@ -331,7 +335,7 @@ impl Engine {
             };
             let _one_at_a_time = self.commit_lock.lock();
             loop {
-                let Some(outcome) = self.catalog.commit_if_free(&set)? else {
+                let Some(outcome) = self.catalog.client().commit_if_free(&set)? else {
                     return Ok(());
                 };
                 kept = outcome.reclaim_horizon.unwrap_or(kept);
@@ -358,7 +362,7 @@ impl Engine {
 
     /// Before the client's connection closes.
     pub fn forget_compiled(&self) {
-        self.catalog.forget_compiled();
+        self.catalog.client().forget_compiled();
     }
 }
 

@@ -96,7 +96,7 @@ pub fn begin_transaction(parent: &Path, label: &str, is_bound: bool) -> Result<T
         let (row, ranges, (workspace, owner)) = {
             let _alone = engine.alone()?;
             engine.commit_now()?;
-            let (row, ranges) = engine.catalog.begin_transaction(
+            let (row, ranges) = engine.catalog.workspace().begin_transaction(
                 std::process::id(),
                 label,
                 is_bound,
@@ -115,7 +115,10 @@ pub fn begin_transaction(parent: &Path, label: &str, is_bound: bool) -> Result<T
             id: row.id,
             _owner: owner,
         };
-        let copied = engine.catalog.copy_to_workspace(&workspace, &row, &ranges);
+        let copied = engine
+            .catalog
+            .workspace()
+            .copy_to_workspace(&workspace, &row, &ranges);
         if let Err(error) = copied {
             let seal = seal(&parent, row.id)?;
             engine.end_transaction(row.id)?;
@@ -140,7 +143,10 @@ pub fn commit_transaction(parent: &Path, id: u64) -> Result<TransactionOutcome> 
             let path = parent.join(name_of(id));
             io_error(format!("cannot open {}", path.display()), error)
         })?;
-        let merged = (engine.catalog).merge_workspace(&workspace, id, engine.now_ns())?;
+        let merged =
+            (engine.catalog)
+                .workspace()
+                .merge_workspace(&workspace, id, engine.now_ns())?;
         // Another connection did that: it is as foreign as if another process had.
         engine.notice_foreign()?;
         engine.sync_space()?;
@@ -183,7 +189,7 @@ pub fn abort_transaction(parent: &Path, id: u64) -> Result<()> {
 pub fn list_transactions(parent: &Path) -> Result<Vec<TransactionInfo>> {
     let parent = open_directory(&canonical(parent)?)?;
     visit(&parent, true, |engine| {
-        let open = engine.catalog.transactions()?.into_iter();
+        let open = engine.catalog.workspace().transactions()?.into_iter();
         let infos = open.filter(|row| !is_abandoned(&parent, row)).map(|row| {
             Ok(TransactionInfo {
                 id: row.id,
@@ -193,7 +199,7 @@ pub fn list_transactions(parent: &Path) -> Result<Vec<TransactionInfo>> {
                 begun_ns: row.begun_ns,
                 is_bound: row.is_bound,
                 is_open: matches!(try_seal(&parent, row.id)?, Sealing::Open),
-                granted_bytes: (engine.catalog.granted_blocks(Some(row.id))?)
+                granted_bytes: (engine.catalog.workspace().granted_blocks(Some(row.id))?)
                     .saturating_mul(BLOCK_BYTES),
             })
         });
@@ -236,7 +242,7 @@ impl View {
 impl Engine {
     /// The catalog and the place agree on what this is.
     pub(crate) fn check_workspace(&self) -> Result<()> {
-        if self.catalog.workspace() == self.transaction() {
+        if self.catalog.workspace().id() == self.transaction() {
             return Ok(());
         }
         Err(Error::new(
@@ -261,7 +267,7 @@ impl Engine {
         match self.session.workspace {
             None => free.space.quarantine(extent),
             Some(_) => {
-                for (part, is_granted) in self.catalog.grants().parts(extent) {
+                for (part, is_granted) in self.catalog.workspace().grants().parts(extent) {
                     if is_granted {
                         free.space.quarantine(part); // WORKSPACE-8
                     }
@@ -282,7 +288,7 @@ impl Engine {
 
     /// Segments of which nothing is free.
     pub(crate) fn add_full_segments(&self, space: &mut Space, known: u32) -> Result<()> {
-        let segments = self.catalog.segments()?;
+        let segments = self.catalog.space().segments()?;
         for row in segments.iter().filter(|row| row.segment.0 >= known) {
             space.grow_segment(row.segment, SEGMENT_BLOCKS);
             for ag in 0..SEGMENT_BLOCKS / AG_BLOCKS {
@@ -298,14 +304,14 @@ impl Engine {
 
     /// What is free of each AG that has grants.
     pub(crate) fn summarize_grants(&self, space: &mut Space) -> Result<()> {
-        self.catalog.reload_grants()?;
-        let grants = self.catalog.grants();
+        self.catalog.workspace().reload_grants()?;
+        let grants = self.catalog.workspace().grants();
         let mut ags: Vec<(SegmentIndex, u64)> = (grants.extents().iter())
             .map(|extent| (extent.segment, extent.ag_index()))
             .collect();
         ags.dedup();
         for (segment, ag) in ags {
-            let rows = self.catalog.extents_in_ag(segment, ag)?;
+            let rows = self.catalog.space().extents_in_ag(segment, ag)?;
             let inside = |is_retired: bool| -> u64 {
                 (rows
                     .iter()
@@ -333,7 +339,7 @@ impl Engine {
         if self.session.workspace.is_none() {
             return held;
         }
-        let grants = self.catalog.grants();
+        let grants = self.catalog.workspace().grants();
         let whole = Extent::new(segment, ag * AG_BLOCKS, AG_BLOCKS);
         let outside = grants
             .parts(whole)
@@ -352,7 +358,7 @@ impl Engine {
         let Some(workspace) = &self.session.workspace else {
             return Ok(false);
         };
-        let granted: u64 = (self.catalog.grants().extents().iter())
+        let granted: u64 = (self.catalog.workspace().grants().extents().iter())
             .map(|extent| extent.block_count)
             .sum();
         let step = (granted / 4)
@@ -366,8 +372,8 @@ impl Engine {
         // Under this lock nobody reads where an AG is free: the rows and the free set change
         // together.
         let mut free = self.free_space();
-        let known = self.catalog.segments()?.len() as u32;
-        self.catalog.add_grants(&extents, &segments)?;
+        let known = self.catalog.space().segments()?.len() as u32;
+        self.catalog.workspace().add_grants(&extents, &segments)?;
         self.add_full_segments(&mut free.space, known)?;
         for extent in extents {
             free.space.quarantine(extent);
@@ -386,7 +392,7 @@ impl Engine {
         let known = lock(&workspace.ino_ends).get(&store).copied();
         let end = match known {
             Some(end) => end,
-            None => self.catalog.ino_end(store)?,
+            None => self.catalog.workspace().ino_end(store)?,
         };
         lock(&workspace.ino_ends).insert(store, end);
         if next < end {
@@ -397,12 +403,12 @@ impl Engine {
             let _alone = engine.alone()?;
             engine.commit_now()?;
             engine.require_transaction(workspace.id)?;
-            let ranges = engine.catalog.give_inos(engine.now_ns())?;
-            engine.adopt_commit(engine.catalog.commit_seq()?)?;
+            let ranges = engine.catalog.workspace().give_inos(engine.now_ns())?;
+            engine.adopt_commit(engine.catalog.tables().commit_seq()?)?;
             Ok(ranges)
         })?;
-        self.catalog.set_ino_ranges(&ranges)?;
-        Ok(self.catalog.next_ino(store)?.0)
+        self.catalog.workspace().set_ino_ranges(&ranges)?;
+        Ok(self.catalog.stores().next_ino(store)?.0)
     }
 
     /// A transaction that may have got inode numbers was taken back, and they are nobody's
@@ -426,6 +432,7 @@ impl Engine {
     fn require_transaction(&self, id: u64) -> Result<TransactionRow> {
         let found = self
             .catalog
+            .workspace()
             .transactions()?
             .into_iter()
             .find(|row| row.id == id);
@@ -441,7 +448,10 @@ impl Engine {
         let _alone = self.alone()?;
         self.commit_now()?;
         self.require_transaction(id)?;
-        let seq = self.catalog.end_transaction(id, self.now_ns())?;
+        let seq = self
+            .catalog
+            .workspace()
+            .end_transaction(id, self.now_ns())?;
         self.adopt_commit(seq)
     }
 
@@ -464,7 +474,7 @@ impl Engine {
         };
         let numbers = names.iter().filter_map(|name| name.to_str()?.parse().ok());
         let ids: Vec<u64> = numbers.collect();
-        let open = self.catalog.transactions()?;
+        let open = self.catalog.workspace().transactions()?;
         let is_over = |id: u64| match open.iter().find(|row| row.id == id) {
             Some(row) => is_abandoned(&self.session.directory, row),
             None => true,
@@ -495,7 +505,7 @@ impl Engine {
     fn sweep_locked(&self, ids: &[u64]) -> Result<Option<(SegmentIndex, u64)>> {
         let mut lengths = Vec::new();
         self.commit_now()?;
-        let open = self.catalog.transactions()?;
+        let open = self.catalog.workspace().transactions()?;
         for row in &open {
             if !is_abandoned(&self.session.directory, row) {
                 continue;
@@ -503,7 +513,10 @@ impl Engine {
             let Sealing::Sealed(seal) = seal_if_idle(&self.session.directory, row.id)? else {
                 continue; // A program that it started lives on.
             };
-            let seq = self.catalog.end_transaction(row.id, self.now_ns())?;
+            let seq = self
+                .catalog
+                .workspace()
+                .end_transaction(row.id, self.now_ns())?;
             self.adopt_commit(seq)?;
             lengths.extend(find_length(&self.session.directory, row.id));
             remove_directory(&self.session.directory, row.id, seal)?;
@@ -559,7 +572,7 @@ fn grant(
         let granted = extents.iter().map(|extent| (*extent, GRANTS, Ino(id)));
         lock(&engine.group).allocated.extend(granted);
         engine.commit_now()?;
-        Ok(Some((extents, engine.catalog.segments()?)))
+        Ok(Some((extents, engine.catalog.space().segments()?)))
     })
 }
 

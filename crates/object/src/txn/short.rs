@@ -111,7 +111,7 @@ impl Engine {
         let catalog_options = host.session.options.for_catalog();
         let catalog =
             Catalog::open_private_in(&host.session.directory, &catalog_options, is_shell)?;
-        catalog.announce_changes(); // FOREIGN-2
+        catalog.sessions().announce_changes(); // FOREIGN-2
         let nudged = Arc::clone(host);
         let nudge = Box::new(move || match nudged.writer_lock.is_held() {
             true => nudged.hand_over(),
@@ -174,7 +174,7 @@ impl Engine {
 
     fn begin_at_present(&self, private: &Private, state: &mut State, stage: Stage) -> Result<()> {
         // The snapshot is at least as new, and all of it is known below.
-        let generation = self.catalog.generation();
+        let generation = self.catalog.sessions().generation();
         let is_new = self.open_at_present(private, state, stage)?;
         self.cache.begin_time();
         if is_new || !state.is_known {
@@ -195,8 +195,8 @@ impl Engine {
             host.session.readers.give_back(old);
         }
         let is_new = match stage {
-            Stage::Writing => self.catalog.begin_immediate()?,
-            Stage::Reading | Stage::Idle => self.catalog.begin_snapshot()?,
+            Stage::Writing => self.catalog.transaction().begin_immediate()?,
+            Stage::Reading | Stage::Idle => self.catalog.transaction().begin_snapshot()?,
         };
         state.stage = stage;
         Ok(is_new)
@@ -205,7 +205,7 @@ impl Engine {
     /// What is in memory is of another moment: learns what the catalog says now.
     pub(crate) fn learn_present(&self) -> Result<()> {
         self.find_constraints()?;
-        let seq = self.catalog.commit_seq()?;
+        let seq = self.catalog.tables().commit_seq()?;
         self.open_segments()?;
         self.refresh_redo(seq)?;
         self.find_pieces()?;
@@ -275,7 +275,7 @@ impl Engine {
         let begun = match state.stage {
             Stage::Idle if state.left.is_some() => self.renew(private, &mut state, Stage::Writing),
             Stage::Idle => self.begin_at_present(private, &mut state, Stage::Writing),
-            Stage::Reading => match self.catalog.take_write_lock() {
+            Stage::Reading => match self.catalog.transaction().take_write_lock() {
                 Ok(true) => Ok(()),
                 Ok(false) => self.renew(private, &mut state, Stage::Writing),
                 // It can go on reading.
@@ -298,7 +298,7 @@ impl Engine {
     }
 
     fn forget_stage(&self, private: &Private, state: &mut State) {
-        if let Err(error) = self.catalog.roll_back() {
+        if let Err(error) = self.catalog.transaction().roll_back() {
             tracing::warn!("the end of a transaction: {error}");
         }
         state.stage = Stage::Idle;
@@ -335,7 +335,9 @@ impl Engine {
         self.snapshot()?;
         self.flush_to_catalog()?;
         let mut state = lock(&private.state);
-        self.catalog.set_savepoint(state.savepoints.len())?;
+        self.catalog
+            .transaction()
+            .set_savepoint(state.savepoints.len())?;
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let savepoint = Savepoint(COUNT.fetch_add(1, Ordering::Relaxed));
         state.savepoints.push(savepoint);
@@ -348,7 +350,7 @@ impl Engine {
         let is_writing = {
             let mut state = lock(&private.state);
             let at = find_savepoint(&state, savepoint)?;
-            self.catalog.roll_back_to(at)?;
+            self.catalog.transaction().roll_back_to(at)?;
             state.savepoints.truncate(at + 1);
             state.stage == Stage::Writing
         };
@@ -366,7 +368,7 @@ impl Engine {
         self.flush_to_catalog()?;
         let mut state = lock(&private.state);
         let at = find_savepoint(&state, savepoint)?;
-        self.catalog.release_savepoint(at)?;
+        self.catalog.transaction().release_savepoint(at)?;
         state.savepoints.truncate(at);
         Ok(())
     }
@@ -375,7 +377,7 @@ impl Engine {
     /// get its first one in the transaction. [`ErrorKind::NotFound`] when it is no such file.
     pub fn expect_name(&self, store: StoreId, ino: Ino) -> Result<()> {
         let _edit = self.edit()?;
-        let held = self.catalog.holders()?;
+        let held = self.catalog.sessions().holders()?;
         let node = self.node(store, ino)?;
         let mut state = self.lock_node(&node)?;
         if state.row.nlink > 0 || !held.contains(&(store, ino, self.session.liveness.id)) {
@@ -420,7 +422,7 @@ impl Engine {
         };
         is_lost
             || self.check_running().is_err()
-            || (stage != Stage::Idle && !self.catalog.is_in_transaction())
+            || (stage != Stage::Idle && !self.catalog.transaction().is_in_transaction())
     }
 
     /// A flush of segments that can wait until the transaction's commit (`PRIVATE-2`).
@@ -513,7 +515,7 @@ impl Engine {
     fn end(&self, private: &Private, is_undone: bool) -> Ended {
         let mut state = lock(&private.state);
         let was_writing = state.stage == Stage::Writing;
-        if let Err(error) = self.catalog.roll_back() {
+        if let Err(error) = self.catalog.transaction().roll_back() {
             tracing::warn!("the end of a transaction: {error}");
         }
         state.stage = Stage::Idle;
@@ -558,8 +560,11 @@ impl Engine {
             self.cache.forget_names(node);
             let is_used = Arc::strong_count(node) > 1;
             // Its number may be given out again, to another node.
-            let is_there =
-                is_used && matches!(self.catalog.inode(node.store, node.ino), Ok(Some(_)));
+            let is_there = is_used
+                && matches!(
+                    self.catalog.tables().inode(node.store, node.ino),
+                    Ok(Some(_))
+                );
             if is_used {
                 // A handle has it: it becomes what the catalog says.
                 let mut state = node.lock();
@@ -582,7 +587,7 @@ impl Engine {
         *self.free_space() = FreeSpace::default();
         self.forget_shares();
         self.schema_version.store(NO_SCHEMA, Ordering::SeqCst);
-        self.catalog.forget_stores();
+        self.catalog.stores().forget();
         self.forget_ino_ends();
     }
 }

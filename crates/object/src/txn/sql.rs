@@ -12,12 +12,12 @@ impl Engine {
     /// others. Who asks for it keeps that commit readable ([`Engine::open_as_of`]). The user's
     /// columns also as plain SQL left them after it up to the time `at_ns`.
     pub fn show_past(&self, seq: CommitSeq, at_ns: i64) -> Result<()> {
-        Ok(self.catalog.show_past(seq, at_ns)?)
+        Ok(self.catalog.sql().show_past(seq, at_ns)?)
     }
 
     /// The statement of `sql` that begins at byte `at`, before it runs; `None` when none is left.
     pub fn inspect_sql(&self, sql: &str, at: usize) -> Result<Option<SqlStatement>> {
-        Ok(self.catalog.inspect_sql(sql, at)?)
+        Ok(self.catalog.sql().inspect(sql, at)?)
     }
 
     /// Runs a statement in the transaction: it sees what the transaction has done to files, and
@@ -40,7 +40,8 @@ impl Engine {
         self.note_rows_read();
         let outcome = self
             .catalog
-            .run_sql(sql, statement, parameters, Some(files), on_row);
+            .sql()
+            .run(sql, statement, parameters, Some(files), on_row);
         if !statement.is_read_only {
             // Also after an error: what functions have read meanwhile was taken back with the
             // statement.
@@ -56,7 +57,7 @@ impl Engine {
     pub fn is_cascade(&self, sql: &str, statement: &SqlStatement, error: &Error) -> Result<bool> {
         let cause = std::error::Error::source(error).and_then(|cause| cause.downcast_ref());
         match cause {
-            Some(cause) => Ok(self.catalog.is_cascade(sql, statement, cause)?),
+            Some(cause) => Ok(self.catalog.sql().is_cascade(sql, statement, cause)?),
             None => Ok(false),
         }
     }
@@ -74,11 +75,12 @@ impl Engine {
         self.flush_to_catalog()?;
         let taken = self
             .catalog
+            .sql()
             .find_cascades(sql, statement, parameters, Some(files))?;
-        self.catalog.detach(&taken)?;
+        self.catalog.sql().detach(&taken)?;
         let mut names = Vec::new();
         for (store, ino) in taken {
-            let parents = self.catalog.parents(store, ino)?.into_iter();
+            let parents = self.catalog.tables().parents(store, ino)?.into_iter();
             names.extend(parents.map(|(parent, name)| (store, parent, name)));
         }
         Ok(names)
@@ -97,6 +99,6 @@ impl Engine {
         if !statement.is_read_only {
             self.note_changed_beside()?;
         }
-        Ok(self.catalog.run_sql(sql, statement, &[], None, on_row)?)
+        Ok(self.catalog.sql().run(sql, statement, &[], None, on_row)?)
     }
 }

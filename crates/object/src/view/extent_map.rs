@@ -70,7 +70,10 @@ impl ExtentMap {
         if !self.pages.contains_key(&index) {
             let stored = match self.cut {
                 Some(cut) if index >= cut => None,
-                _ => source.catalog.map_page(source.store, source.ino, index)?,
+                _ => source
+                    .catalog
+                    .tables()
+                    .map_page(source.store, source.ino, index)?,
             };
             let page = stored
                 .map(|bytes| decode(source, index, &bytes))
@@ -187,9 +190,11 @@ impl ExtentMap {
             if from > last || self.cut.is_some_and(|cut| from >= cut) {
                 return Ok(());
             }
-            let stored = source
-                .catalog
-                .map_pages(source.store, source.ino, from, BATCH)?;
+            let stored =
+                source
+                    .catalog
+                    .tables()
+                    .map_pages(source.store, source.ino, from, BATCH)?;
             let count = stored.len();
             for (index, bytes) in stored {
                 from = index + 1;
@@ -226,6 +231,7 @@ impl ExtentMap {
                 Some(cut) if at >= cut => Vec::new(),
                 _ => source
                     .catalog
+                    .tables()
                     .map_pages(source.store, source.ino, at, BATCH)?,
             };
             // Up to here everything that is stored is in memory.

@@ -30,7 +30,7 @@ impl View {
         if !state.is_stale || state.is_committing {
             return Ok(());
         }
-        match self.catalog.inode(node.store, node.ino)? {
+        match self.catalog.tables().inode(node.store, node.ino)? {
             Some(row) => {
                 // A rollback gives numbers back to those that had them.
                 state.is_deleted &= state.in_group || row.nlink == 0;

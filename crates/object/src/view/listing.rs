@@ -27,7 +27,11 @@ impl View {
             dir,
             after,
             limit,
-            |after, want| self.catalog.dirents(dir.store, dir.ino, after, want),
+            |after, want| {
+                self.catalog
+                    .tables()
+                    .dirents(dir.store, dir.ino, after, want)
+            },
             |row| &row.name,
             |name, (ino, kind)| Ok(DirentRow { name, ino, kind }),
         )
@@ -47,6 +51,7 @@ impl View {
             limit,
             |after, want| {
                 self.catalog
+                    .tables()
                     .dirents_with_rows(dir.store, dir.ino, after, want)
             },
             |(name, _)| name,
@@ -81,7 +86,7 @@ impl View {
     ) -> Result<Vec<T>> {
         if after.is_none() {
             // SAFE-8: whoever walks a tree lists each directory from its beginning.
-            self.catalog.require_one_name(dir.store, dir.ino)?;
+            self.catalog.tables().require_one_name(dir.store, dir.ino)?;
         }
         let mut entries = Vec::new();
         let mut from = after.cloned();

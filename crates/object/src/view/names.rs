@@ -15,7 +15,7 @@ impl View {
             return Ok(node);
         }
         let epoch = self.foreign.epoch();
-        let row = self.catalog.inode(store, ino)?.ok_or_else(|| {
+        let row = self.catalog.tables().inode(store, ino)?.ok_or_else(|| {
             Error::new(
                 ErrorKind::NotFound,
                 format!("inode {ino} of store {store} does not exist"),
@@ -45,7 +45,7 @@ impl View {
                 return Ok(None);
             }
         }
-        let ino = self.catalog.dirent(dir.store, dir.ino, name)?;
+        let ino = self.catalog.tables().dirent(dir.store, dir.ino, name)?;
         self.cache.set_name(dir, name, ino);
         Ok(ino)
     }
@@ -56,7 +56,7 @@ impl View {
             return Err(Error::new(ErrorKind::InvalidInput, "not a symbolic link"));
         }
         if state.target.is_none() {
-            state.target = match self.catalog.content(node.store, node.ino)? {
+            state.target = match self.catalog.tables().content(node.store, node.ino)? {
                 Some(ContentRow::Target(target)) => Some(target),
                 Some(ContentRow::Inline(_)) | None => {
                     return Err(Error::new(
@@ -76,6 +76,7 @@ impl View {
         if state.xattrs.is_none() {
             state.xattrs = Some(
                 self.catalog
+                    .tables()
                     .xattrs(node.store, node.ino)?
                     .into_iter()
                     .collect(),
@@ -110,7 +111,7 @@ impl View {
         if let Some(parent) = self.lock_node(dir)?.parent {
             return Ok(parent);
         }
-        let parents = self.catalog.parents(dir.store, dir.ino)?;
+        let parents = self.catalog.tables().parents(dir.store, dir.ino)?;
         parents.first().map(|(parent, _)| *parent).ok_or_else(|| {
             Error::new(
                 ErrorKind::NotFound,

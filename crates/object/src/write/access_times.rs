@@ -135,6 +135,7 @@ impl Engine {
     fn is_only_session(&self) -> bool {
         self.catalog
             .sessions()
+            .rows()
             .is_ok_and(|sessions| sessions.len() <= 1)
     }
 
@@ -154,7 +155,11 @@ impl Engine {
         }
         let written = match times.is_empty() {
             true => Ok(true),
-            false => self.catalog.note_access(&times).map_err(Into::into),
+            false => self
+                .catalog
+                .sessions()
+                .note_access(&times)
+                .map_err(Into::into),
         };
         let mut waiting = lock(&self.access_times.0);
         if !matches!(written, Ok(true)) {

@@ -125,7 +125,7 @@ impl Engine {
         let epoch = self.foreign.epoch();
         let node = match self.cache.find(store, ino) {
             Some(node) => node,
-            None => match self.catalog.inode(store, ino)? {
+            None => match self.catalog.tables().inode(store, ino)? {
                 Some(row) => self.remember(Arc::new(Node::new(store, row, false)), epoch),
                 None => return Ok(false),
             },
@@ -246,10 +246,10 @@ mod tests {
         let name = Name::new(b"file").unwrap();
         let node = add(&engine, &name);
         remove(&engine, &name, &node);
-        assert_eq!(engine.catalog.orphans().unwrap().len(), 1);
+        assert_eq!(engine.catalog.sessions().orphans().unwrap().len(), 1);
         other.close().unwrap();
         engine.settle().unwrap();
-        assert!(engine.catalog.orphans().unwrap().is_empty());
+        assert!(engine.catalog.sessions().orphans().unwrap().is_empty());
         let cached = engine.cache.find(node.store, node.ino);
         assert!(
             cached.is_none(),
@@ -268,20 +268,30 @@ mod tests {
         let name = Name::new(b"file").unwrap();
         let forgotten = add(&engine, &name);
         remove(&engine, &name, &forgotten);
-        assert!(engine.catalog.orphans().unwrap().is_empty(), "NAMELESS-2");
-        let gone = engine.catalog.inode(StoreId::MAIN, forgotten.ino).unwrap();
+        assert!(
+            engine.catalog.sessions().orphans().unwrap().is_empty(),
+            "NAMELESS-2"
+        );
+        let gone = engine
+            .catalog
+            .tables()
+            .inode(StoreId::MAIN, forgotten.ino)
+            .unwrap();
         assert_eq!(gone, None, "NAMELESS-2");
         kernel.0.store(true, Ordering::SeqCst);
         let known = add(&engine, &name);
         remove(&engine, &name, &known);
-        let orphans = engine.catalog.orphans().unwrap();
+        let orphans = engine.catalog.sessions().orphans().unwrap();
         assert_eq!(orphans.len(), 1, "NAMELESS-1");
         assert_eq!(engine.row(&known).unwrap().nlink, 0, "NAMELESS-1");
         kernel.0.store(false, Ordering::SeqCst);
         engine.let_go(StoreId::MAIN, known.ino);
         engine.end_let_go().unwrap();
         engine.sync().unwrap();
-        assert!(engine.catalog.orphans().unwrap().is_empty(), "NAMELESS-1");
+        assert!(
+            engine.catalog.sessions().orphans().unwrap().is_empty(),
+            "NAMELESS-1"
+        );
         engine.close().unwrap();
     }
 }

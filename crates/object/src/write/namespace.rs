@@ -142,7 +142,7 @@ impl WriteGuard<'_> {
         let mut next_inos = lock(&self.engine().next_inos);
         let next = match next_inos.get(&store) {
             Some(next) => *next,
-            None => self.engine().catalog.next_ino(store)?.0,
+            None => self.engine().catalog.stores().next_ino(store)?.0,
         };
         let next = self.engine().next_ino(store, next)?;
         next_inos.insert(store, next + 1);
@@ -374,6 +374,9 @@ impl Engine {
         let _edit = self.edit()?;
         check(self.user_column(store, ino, column)?.is_some())?;
         self.commit_now()?;
-        Ok(self.catalog.set_user_column(store, ino, column, value)?)
+        Ok(self
+            .catalog
+            .temporal()
+            .set_user_column(store, ino, column, value)?)
     }
 }

@@ -38,7 +38,7 @@ impl View {
         };
         let why = if pieces.len_bytes() == size {
             let loaded = pieces.load(from.min(size), to.min(size), |page| {
-                let bytes = self.catalog.piece_page(node.store, node.ino, page)?;
+                let bytes = self.catalog.maps().piece_page(node.store, node.ino, page)?;
                 let page = bytes.map(|bytes| self.decode_piece_page(node, page, &bytes));
                 page.transpose()
             });
@@ -60,7 +60,7 @@ impl View {
     pub(crate) fn find_pieces(&self) -> Result<()> {
         if !self.may_have_pieces.load(Ordering::SeqCst) {
             self.may_have_pieces
-                .store(self.catalog.has_pieces()?, Ordering::SeqCst);
+                .store(self.catalog.maps().has_pieces()?, Ordering::SeqCst);
         }
         Ok(())
     }
@@ -89,10 +89,10 @@ impl View {
         if state.in_group || state.is_committing {
             return Ok(false);
         }
-        let stored = self.catalog.piece_page(node.store, node.ino, ROOT)?;
+        let stored = self.catalog.maps().piece_page(node.store, node.ino, ROOT)?;
         let stored = stored.map(|bytes| self.decode_piece_page(node, ROOT, &bytes));
         let stored_seq = stored.transpose()?.map(|root| root.changed_seq);
-        let row = self.catalog.inode(node.store, node.ino)?;
+        let row = self.catalog.tables().inode(node.store, node.ino)?;
         let is_same = stored_seq == state.content.pieces.as_ref().map(Pieces::changed_seq)
             && row.is_some_and(|row| row.size_bytes == state.row.size_bytes);
         if !is_same {

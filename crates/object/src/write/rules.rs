@@ -180,7 +180,7 @@ impl Engine {
         };
         let pending = self.rules.rows();
         let ask = |before: &ChangeSet| {
-            let tried = self.catalog.try_rows(&pending, before, &changes);
+            let tried = self.catalog.rules().try_rows(&pending, before, &changes);
             tried.map_err(|error| self.refused_by_rule(error, &changes, &pending))
         };
         let mut before = asked.before;
@@ -276,7 +276,7 @@ impl Engine {
             let found = match waiting {
                 Some((_, dir, name, _)) => Some((*dir, name.clone())),
                 None => {
-                    let found = self.catalog.parents(store, at);
+                    let found = self.catalog.tables().parents(store, at);
                     found.ok().and_then(|found| found.into_iter().next())
                 }
             };

@@ -206,14 +206,14 @@ impl Engine {
         if self.private.is_none() {
             self.sync_if(|group| !group.saves.is_empty())?;
         }
-        Ok(self.catalog.saved_as(store, ino, seq)?)
+        Ok(self.catalog.stores().saved_as(store, ino, seq)?)
     }
 }
 
 impl View {
     /// Whether saves keep what users attached to the files of a store (`SAVE-2`).
     pub fn save_keeps(&self, store: StoreId) -> Result<bool> {
-        Ok(self.catalog.save_keeps(store)?)
+        Ok(self.catalog.stores().save_keeps(store)?)
     }
 }
 

@@ -1,7 +1,7 @@
 //! The retention horizon: up to which commit history may go, of each store, and what early expiry
 //! would set free.
 
-use crate::Catalog;
+use crate::CatalogRetention;
 use crate::conn::meta::{KEPT_NS_MIN, of_stores};
 use crate::error::{At, Result};
 use crate::history::retention::retentions;
@@ -129,12 +129,12 @@ impl HistoryHorizon {
 /// A store, a commit, and how many blocks the store has retired by it.
 type RetiredBlocks = (StoreId, CommitSeq, u64);
 
-impl Catalog {
+impl CatalogRetention<'_> {
     /// Up to which commit history may go at `now_ns`: what the retentions say, or somebody has
     /// given up, and what holds it. Without history the first is beyond all commits. O(log commits)
     /// for each retention.
     pub fn history_horizon(&self, now_ns: i64) -> Result<HistoryHorizon> {
-        self.read(|reader| {
+        self.catalog.read(|reader| {
             let held = history::held(reader)?;
             let settings = retentions(reader)?;
             if settings.longest_ns() <= 0 {
@@ -192,7 +192,7 @@ impl Catalog {
     /// sets free; the newest one if all are not enough; `None` if there are none. O(rows retired up
     /// to there).
     pub fn find_retired(&self, blocks: u64, horizon: &HistoryHorizon) -> Result<Option<CommitSeq>> {
-        self.read(|reader| {
+        self.catalog.read(|reader| {
             // Without stores of their own kind the index says it all.
             let (columns, is_even) = match horizon.stores.is_empty() {
                 true => ("retired_seq, block_count, 0", true),
@@ -248,7 +248,7 @@ impl Catalog {
     }
 
     fn retired_by_store(&self) -> Result<Vec<RetiredBlocks>> {
-        self.read(|reader| {
+        self.catalog.read(|reader| {
             rows(
                 reader,
                 "SELECT store, retired_seq, sum(block_count) FROM larder_extent \

@@ -309,7 +309,7 @@ mod tests {
                 .unwrap();
             // Whoever comes now, and knows of no step, goes on all the same.
             assert_eq!(
-                catalog.has_past_by(&cuts).unwrap(),
+                catalog.retention().has_past_by(&cuts).unwrap(),
                 left + history > 0,
                 "TIME-9"
             );

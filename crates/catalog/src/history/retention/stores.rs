@@ -30,7 +30,7 @@
 //! another store begins to share, which may keep what it retired before, it is looked for from the
 //! base once more.
 
-use crate::Catalog;
+use crate::CatalogRetention;
 use crate::conn::meta::{of_store, of_stores};
 use crate::error::{At, Result};
 use crate::history::pre_images::{places_at, pre_image};
@@ -66,7 +66,7 @@ pub struct HistoryUse {
     pub row_bytes: u64,
 }
 
-impl Catalog {
+impl CatalogRetention<'_> {
     /// How far the histories of stores may go of those that are wanted, while these moments are
     /// held: what a store's history does not reach any more holds nothing of it.
     pub fn limit_cuts(
@@ -74,7 +74,7 @@ impl Catalog {
         wanted: &RetentionHorizons,
         holds: &[CommitSeq],
     ) -> Result<RetentionHorizons> {
-        self.read(|reader| {
+        self.catalog.read(|reader| {
             let oldest = holds.iter().min().copied();
             let none = CommitSeq(i64::MAX as u64);
             let mut stores = Vec::new();
@@ -97,10 +97,10 @@ impl Catalog {
 
     /// Whether anything that these cuts let go waits for its reclaim.
     pub fn has_retired_by(&self, cuts: &RetentionHorizons) -> Result<bool> {
-        if self.has_retired(cuts.base())? {
+        if self.catalog.space().has_retired(cuts.base())? {
             return Ok(true);
         }
-        self.read(|reader| {
+        self.catalog.read(|reader| {
             let Some(split) = Split::find(reader, cuts, false)? else {
                 return Ok(false);
             };
@@ -121,7 +121,7 @@ impl Catalog {
     /// has left (`TIME-9`), or has to raise a beginning. Cost: 6 µs; reads what lies between the
     /// beginnings and the cuts of stores that are ahead, up to the first row of theirs.
     pub fn has_past_by(&self, cuts: &RetentionHorizons) -> Result<bool> {
-        self.read(|reader| {
+        self.catalog.read(|reader| {
             if steps::find_limit(reader, &steps::sources(cuts.base()), 0)?.is_some() {
                 return Ok(true);
             }
@@ -150,7 +150,7 @@ impl Catalog {
     /// Blocks that these cuts let go and that are not reclaimed. O(such rows).
     pub fn retired_blocks_by(&self, cuts: &RetentionHorizons) -> Result<u64> {
         if cuts.is_even() {
-            return self.retired_blocks_until(cuts.base());
+            return self.catalog.space().retired_blocks_until(cuts.base());
         }
         let uses = self.history_use(cuts)?;
         Ok(uses.iter().map(|one| one.block_count).sum())
@@ -159,7 +159,7 @@ impl Catalog {
     /// What the history takes that a prune by these cuts frees, by store. O(rows that it would
     /// read).
     pub fn history_use(&self, cuts: &RetentionHorizons) -> Result<Vec<HistoryUse>> {
-        self.read(|reader| {
+        self.catalog.read(|reader| {
             let state = reader.unchecked_transaction().at("larder_history")?;
             let mut uses: BTreeMap<StoreId, HistoryUse> = BTreeMap::new();
             let base = cuts.base();
@@ -226,7 +226,7 @@ impl Catalog {
     /// Stores with a table of their own, and the first whole commit of each whose state can be
     /// read, with its time.
     pub fn store_beginnings(&self) -> Result<Vec<(StoreId, CommitSeq, i64)>> {
-        self.read(|reader| {
+        self.catalog.read(|reader| {
             let begin = |store: StoreId| {
                 let (seq, at_ns) = history::reach_of(reader, store)?;
                 Ok((store, seq, at_ns))
@@ -238,15 +238,15 @@ impl Catalog {
     /// Whether a store can be read as this catalog of the past shows it: an error that names where
     /// its history begins.
     pub fn require_reach(&self, store: StoreId) -> Result<()> {
-        self.store_sql(store).map(drop)
+        self.catalog.store_sql(store).map(drop)
     }
 
     /// Lets the histories of stores go up to these commits, whatever the retention says, once
-    /// nobody needs them ([`Catalog::history_horizon`]). It lasts until the history ends, or is
-    /// guaranteed. The caller has the writer lock, and has named the sharers where the cuts are not
-    /// even ([`Catalog::name_sharers`]).
+    /// nobody needs them ([`CatalogRetention::history_horizon`]). It lasts until the history ends,
+    /// or is guaranteed. The caller has the writer lock, and has named the sharers where the cuts
+    /// are not even ([`CatalogRetention::name_sharers`]).
     pub fn give_up_history(&self, cuts: &RetentionHorizons) -> Result<()> {
-        self.write(|txn| {
+        self.catalog.write(|txn| {
             let mut give_up = txn
                 .prepare_cached(
                     "INSERT INTO larder_meta (key, value) VALUES (?1, ?2) \

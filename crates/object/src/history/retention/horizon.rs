@@ -94,7 +94,7 @@ impl Engine {
     /// reclaims.)
     pub(crate) fn learn_holds(&self) -> Result<()> {
         let known = lock(&self.history.clock).found.held;
-        if known.is_some() && self.catalog.oldest_held()? != known {
+        if known.is_some() && self.catalog.history().oldest_held()? != known {
             self.look_anew();
         }
         Ok(())
@@ -121,7 +121,7 @@ impl Engine {
             .looked
             .is_some_and(|(at, next)| (at..next).contains(&now_ns));
         if !is_fresh {
-            let found = self.catalog.history_horizon(now_ns)?;
+            let found = self.catalog.retention().history_horizon(now_ns)?;
             clock.is_spent = false;
             let step = (found.shortest_ns / STEPS).max(STEP_NS_MIN);
             clock.kept_blocks = self.count_kept(&found)?;
@@ -137,8 +137,8 @@ impl Engine {
     /// Finds out whether others have left steps (`TIME-9`): then the background goes on with them.
     pub(crate) fn note_left_steps(&self) -> Result<()> {
         let horizons = self.retention_horizons()?;
-        let is_left =
-            self.catalog.has_retired_by(&horizons)? || self.catalog.has_past_by(&horizons)?;
+        let is_left = self.catalog.retention().has_retired_by(&horizons)?
+            || self.catalog.retention().has_past_by(&horizons)?;
         self.history.is_left.store(is_left, Ordering::SeqCst);
         Ok(())
     }
@@ -197,11 +197,14 @@ impl Engine {
             return Ok(false);
         }
         // What is held may have changed since the clock looked.
-        let horizon = self.catalog.history_horizon(self.now_ns())?;
+        let horizon = self.catalog.retention().history_horizon(self.now_ns())?;
         let least = self.free_space().space.capacity_blocks() / EXPIRY_DIVISOR;
         let found = match horizon.is_all_guaranteed() {
             true => None, // TIME-4
-            false => self.catalog.find_retired(blocks.max(least), &horizon)?,
+            false => self
+                .catalog
+                .retention()
+                .find_retired(blocks.max(least), &horizon)?,
         };
         let mut clock = lock(&self.history.clock);
         clock.found = horizon;
@@ -289,7 +292,9 @@ impl Engine {
         let is_partly_spare = !found.is_spare() && !found.is_all_guaranteed();
         match self.large_history().filter(|_| is_partly_spare) {
             None => Ok(0),
-            Some((retired, _)) => Ok(retired.saturating_sub(self.catalog.spare_blocks(found)?)),
+            Some((retired, _)) => {
+                Ok(retired.saturating_sub(self.catalog.retention().spare_blocks(found)?))
+            }
         }
     }
 
@@ -330,7 +335,7 @@ impl Engine {
         }
         let horizons = self.retention_horizons()?;
         let has_moved = !self.free_space().moved_away.is_empty();
-        Ok(has_moved || self.catalog.has_retired_by(&horizons)?)
+        Ok(has_moved || self.catalog.retention().has_retired_by(&horizons)?)
     }
 
     /// Blocks that a commit or two set free: what was moved away from, and without history all that
@@ -485,7 +490,7 @@ impl Engine {
         let is_wanted = self.keeps_history()
             && !self.session.options.is_extension
             && !self.is_readonly()
-            && self.catalog.has_unsequenced_changes()?;
+            && self.catalog.temporal().has_unsequenced_changes()?;
         if !is_wanted {
             return Ok(());
         }
@@ -498,7 +503,11 @@ impl Engine {
         self.commit_now()?; // It takes them in, if there is anything to commit.
         let _one_at_a_time = self.commit_lock.lock();
         self.settle_rows();
-        if let Some(seq) = self.catalog.commit_unsequenced_changes(self.now_ns())? {
+        if let Some(seq) = self
+            .catalog
+            .temporal()
+            .commit_unsequenced_changes(self.now_ns())?
+        {
             self.known_seq.store(seq.0, Ordering::SeqCst);
         }
         Ok(())
@@ -510,7 +519,10 @@ impl Engine {
         self.keep_for_snapshots()?;
         let _edit = self.edit()?;
         self.commit_unsequenced_changes()?;
-        Ok(self.catalog.create_snapshot(name, self.now_ns())?)
+        Ok(self
+            .catalog
+            .history()
+            .create_snapshot(name, self.now_ns())?)
     }
 
     /// The same for an older moment, which the history still has.
@@ -519,14 +531,17 @@ impl Engine {
         let _edit = self.edit()?;
         self.commit_unsequenced_changes()?;
         let now_ns = self.now_ns();
-        Ok(self.catalog.snapshot_moment(name, moment, now_ns)?)
+        Ok(self
+            .catalog
+            .history()
+            .snapshot_moment(name, moment, now_ns)?)
     }
 
     /// Ends a snapshot.
     pub fn destroy_snapshot(&self, name: &str) -> Result<()> {
         {
             let _edit = self.edit()?;
-            self.catalog.destroy_snapshot(name)?;
+            self.catalog.history().destroy_snapshot(name)?;
             self.look_anew();
         }
         self.end_kept_in_vain()
@@ -535,13 +550,13 @@ impl Engine {
     /// Holds a snapshot under a tag.
     pub fn hold_snapshot(&self, name: &str, tag: &str) -> Result<()> {
         let _edit = self.edit()?;
-        Ok(self.catalog.hold_snapshot(name, tag)?)
+        Ok(self.catalog.history().hold_snapshot(name, tag)?)
     }
 
     /// Ends a hold.
     pub fn release_snapshot(&self, name: &str, tag: &str) -> Result<()> {
         let _edit = self.edit()?;
-        Ok(self.catalog.release_snapshot(name, tag)?)
+        Ok(self.catalog.history().release_snapshot(name, tag)?)
     }
 }
 

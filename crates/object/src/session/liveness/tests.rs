@@ -119,6 +119,7 @@ fn the_dead_are_buried_and_the_living_are_not() {
     let (newborn, _) = begin("newborn", 3);
     let ids: Vec<SessionId> = catalog
         .sessions()
+        .rows()
         .unwrap()
         .iter()
         .map(|row| row.session)
@@ -127,5 +128,5 @@ fn the_dead_are_buried_and_the_living_are_not() {
     assert!(!dir.path().join(lock_file(dead_id)).exists());
     living.end(&catalog, Birth::WriterLocked).unwrap();
     newborn.end(&catalog, Birth::WriterLocked).unwrap();
-    assert!(catalog.sessions().unwrap().is_empty());
+    assert!(catalog.sessions().rows().unwrap().is_empty());
 }

@@ -164,7 +164,7 @@ impl Engine {
         for place in self.places_of(&run.extent, as_of)? {
             let before = done;
             // In parts of rows: places that touch may lie in two groups.
-            for row in self.catalog.extents_under(&place)? {
+            for row in self.catalog.space().extents_under(&place)? {
                 let start = row.extent.start_block.max(place.start_block);
                 let stop = row.extent.end_block().min(place.end_block());
                 if start - place.start_block != done - before {
@@ -210,7 +210,7 @@ impl Engine {
                 0
             }); // SHARE-9
         }
-        if row.store == GRANTS || self.catalog.holds(part, to.store, to.ino)? {
+        if row.store == GRANTS || self.catalog.space().holds(part, to.store, to.ino)? {
             return Ok(0);
         }
         if row.shared_count > 0 {

@@ -26,11 +26,11 @@ impl Engine {
     fn leave(&self, state: &mut State) -> Result<Left> {
         let left = Left {
             seq: self.known_seq(),
-            stores: self.catalog.stores()?,
+            stores: self.catalog.stores().rows()?,
             nodes: self.read_nodes()?,
             savepoints: std::mem::take(&mut state.savepoints),
         };
-        self.catalog.roll_back()?;
+        self.catalog.transaction().roll_back()?;
         state.stage = Stage::Idle;
         Ok(left)
     }
@@ -62,7 +62,9 @@ impl Engine {
             self.require_same(state, (before, &stores, &read))?;
         }
         for savepoint in savepoints {
-            self.catalog.set_savepoint(state.savepoints.len())?;
+            self.catalog
+                .transaction()
+                .set_savepoint(state.savepoints.len())?;
             state.savepoints.push(savepoint);
         }
         match is_new {
@@ -76,7 +78,7 @@ impl Engine {
         state: &State,
         (before, stores, read): (CommitSeq, &[StoreRow], &[ReadNode]),
     ) -> Result<()> {
-        let now = self.catalog.commit_seq()?;
+        let now = self.catalog.tables().commit_seq()?;
         let because = |what: &str| {
             conflict(format!(
                 "{what} (commit {before} was read, {now} is the newest)"
@@ -87,7 +89,7 @@ impl Engine {
                 "rows that the transaction read by SQL may have changed",
             ));
         }
-        if self.catalog.stores()? != stores {
+        if self.catalog.stores().rows()? != stores {
             return Err(because(
                 "stores were created, destroyed or changed after the transaction began",
             ));
@@ -118,7 +120,7 @@ impl Engine {
         let used = self.cache.used_now().into_iter();
         used.map(|node| {
             let row = node.lock().row.clone();
-            let since = self.catalog.inode_since(node.store, node.ino)?;
+            let since = self.catalog.tables().inode_since(node.store, node.ino)?;
             Ok(ReadNode { node, row, since })
         })
         .collect()
@@ -128,10 +130,10 @@ impl Engine {
     fn find_change(&self, read: &ReadNode, is_passed: bool) -> Result<Option<String>> {
         let ReadNode { node, row, since } = read;
         let (store, ino) = (node.store, node.ino);
-        let found = self.catalog.inode(store, ino)?;
+        let found = self.catalog.tables().inode(store, ino)?;
         if !is_passed || found.is_none() {
-            let is_same =
-                found.as_ref() == Some(row) && self.catalog.inode_since(store, ino)? == *since;
+            let is_same = found.as_ref() == Some(row)
+                && self.catalog.tables().inode_since(store, ino)? == *since;
             return Ok((!is_same).then(|| self.path_as_found(store, ino)));
         }
         let rules = |row: &InodeRow| (row.mode, row.uid, row.gid);
@@ -141,7 +143,7 @@ impl Engine {
             return Ok(Some(self.path_as_found(store, ino)));
         }
         for (name, target) in &names.known {
-            if self.catalog.dirent(store, ino, name)? != *target {
+            if self.catalog.tables().dirent(store, ino, name)? != *target {
                 let dir = self.path_as_found(store, ino);
                 return Ok(Some(format!("{}/{name}", dir.trim_end_matches('/'))));
             }
@@ -153,7 +155,7 @@ impl Engine {
     fn find_changed_columns(&self) -> Result<Option<String>> {
         let read = self.read_set().map(ReadSet::columns).unwrap_or_default();
         for (store, columns) in read {
-            if self.catalog.user_columns(store)? != columns {
+            if self.catalog.temporal().user_columns(store)? != columns {
                 return Ok(Some(format!(
                     "the columns of the table of store {store} have changed after the transaction \
                      read them"
@@ -180,7 +182,7 @@ impl Engine {
         let mut at = ino;
         while at != Ino::ROOT && parts.len() < DEPTH_MAX {
             let found = self.cache.find_parent(store, at).or_else(|| {
-                let parents = self.catalog.parents(store, at).ok()?;
+                let parents = self.catalog.tables().parents(store, at).ok()?;
                 parents.into_iter().next()
             });
             let Some((parent, name)) = found else {
@@ -190,7 +192,7 @@ impl Engine {
             parts.push(name.to_string());
             at = parent;
         }
-        let mounts = self.catalog.stores().unwrap_or_default();
+        let mounts = self.catalog.stores().rows().unwrap_or_default();
         let mount = mounts.iter().find(|row| row.store == store);
         let mount = mount.map_or("", |row| row.mount.trim_end_matches('/'));
         parts.reverse();
@@ -262,7 +264,7 @@ mod tests {
             false,
         )
         .unwrap();
-        catalog.announce_changes();
+        catalog.sessions().announce_changes();
         let writer_lock = host
             .writer_lock
             .open_beside(&host.session.directory, Box::new(|| Ok(())))

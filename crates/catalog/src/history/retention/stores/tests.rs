@@ -1,6 +1,7 @@
 //! Prunes and accounts of stores that share.
 
 use super::*;
+use crate::Catalog;
 use crate::history::Keeper;
 use crate::history::retention::steps::STEP_ROWS;
 use crate::open::tests::INIT;
@@ -19,7 +20,9 @@ fn content_of_sharing_stores_is_looked_for_once() {
     let catalog = Catalog::create(dir.path(), &CatalogOptions::default(), &init).unwrap();
     let [one, two, long] = ["one", "two", "long"].map(|name| {
         let mount = format!("/{name}");
-        let made = catalog.create_store(name, "files", &mount, None, 2, 0o755, 0, 0);
+        let made = catalog
+            .stores()
+            .create(name, "files", &mount, None, 2, 0o755, 0, 0);
         made.unwrap().store
     });
     let cuts = |short: u64| {
