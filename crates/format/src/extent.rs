@@ -74,3 +74,41 @@ impl std::fmt::Display for Extent {
         )
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn extent(segment: u32, start_block: u64, block_count: u64) -> Extent {
+        Extent::new(SegmentIndex(segment), start_block, block_count)
+    }
+
+    #[test]
+    fn an_extent_has_the_bytes_of_its_blocks() {
+        assert_eq!(extent(0, 5, 3).len_bytes(), 12_288);
+    }
+
+    #[test]
+    fn extents_overlap_where_they_share_a_block() {
+        let middle = extent(1, 10, 4);
+        for (start, count, is_shared) in [
+            (6, 4, false),
+            (6, 5, true),
+            (9, 6, true),
+            (10, 4, true),
+            (11, 2, true),
+            (13, 1, true),
+            (14, 4, false),
+        ] {
+            let other = extent(1, start, count);
+            assert_eq!(middle.overlaps(&other), is_shared, "{other}");
+            assert_eq!(other.overlaps(&middle), is_shared, "{other}");
+        }
+        assert!(!middle.overlaps(&extent(2, 10, 4)), "of another segment");
+    }
+
+    #[test]
+    fn an_extent_shows_its_segment_and_its_blocks() {
+        assert_eq!(extent(3, 10, 4).to_string(), "segment 3 blocks 10..14");
+    }
+}
