@@ -334,13 +334,21 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_merge() {
-        let mut page = MapPage::default();
-        page.insert(run(0, 0, 100, 2));
-        page.insert(run(4, 0, 104, 2));
-        page.insert(run(2, 0, 102, 2));
-        assert_eq!(page.runs().len(), 1, "MAP-2");
-        assert_eq!(page.runs()[0], run(0, 0, 100, 6));
+    fn neighbours_merge_in_any_order() {
+        for order in [
+            [0, 2, 4],
+            [0, 4, 2],
+            [2, 0, 4],
+            [2, 4, 0],
+            [4, 0, 2],
+            [4, 2, 0],
+        ] {
+            let mut page = MapPage::default();
+            for logical in order {
+                page.insert(run(logical, 0, 100 + logical, 2));
+            }
+            assert_eq!(page.runs(), [run(0, 0, 100, 6)], "MAP-2: {order:?}");
+        }
     }
 
     #[test]
@@ -349,6 +357,64 @@ mod tests {
         page.insert(run(0, 0, crate::limits::AG_BLOCKS - 2, 2));
         page.insert(run(2, 0, crate::limits::AG_BLOCKS, 2));
         assert_eq!(page.runs().len(), 2, "MAP-2");
+    }
+
+    #[test]
+    #[cfg(debug_assertions)]
+    #[should_panic(expected = "MAP-1")]
+    fn runs_that_overlap_are_a_bug() {
+        let runs = vec![run(0, 0, 100, 3), run(2, 0, 200, 2)];
+        MapPage { runs }.assert_valid();
+    }
+
+    #[test]
+    fn a_page_is_empty_once_its_last_run_is_removed() {
+        let mut page = MapPage::default();
+        assert!(page.is_empty());
+        page.insert(run(5, 0, 100, 2));
+        assert!(!page.is_empty());
+        page.remove(5, 7);
+        assert!(page.is_empty());
+    }
+
+    /// The checksum of a page is right, whatever it says.
+    fn seal(mut body: Vec<u8>) -> Vec<u8> {
+        body.extend(crc32c(&body).to_le_bytes());
+        body
+    }
+
+    #[test]
+    fn sealed_nonsense_is_refused() {
+        let mut page = MapPage::default();
+        page.insert(run(7, 1, 9, 3));
+        page.insert(run(MAP_PAGE_BLOCKS - 2, 1, 90, 2));
+        let whole = page.encode();
+        let good = &whole[..whole.len() - 4];
+        assert_eq!(MapPage::decode(&seal(good.to_vec())), Ok(page));
+        let second = HEAD_BYTES + RUN_BYTES;
+        for (at, bytes, why) in [
+            (0, &[3][..], "version"),
+            (1, &[1], "version"),
+            (2, &[9], "do not fit"),
+            (HEAD_BYTES + 4, &[0], "out of place"), // Without blocks.
+            (second, &[9, 0], "out of place"),      // In the first run.
+            (second, &[0xff, 7], "out of place"),   // Across the end of the page.
+            (second + 12, &[0xff; 8], "out of place"), // Across the end of all numbers.
+            (HEAD_BYTES + 4, &[4], "missing"),
+            (HEAD_BYTES + 4, &[2], "left over"),
+        ] {
+            let mut bad = good.to_vec();
+            bad[at..at + bytes.len()].copy_from_slice(bytes);
+            let refused = MapPage::decode(&seal(bad)).expect_err("FORMAT-2");
+            assert!(refused.why.contains(why), "{refused}, not: {why}");
+        }
+        for len in 0..HEAD_BYTES {
+            let refused = MapPage::decode(&seal(good[..len].to_vec())).expect_err("FORMAT-2");
+            assert!(refused.why.contains("version"), "{refused}");
+        }
+        let uneven = [good, &[0]].concat();
+        let refused = MapPage::decode(&seal(uneven)).expect_err("FORMAT-2");
+        assert!(refused.why.contains("left over"), "{refused}");
     }
 
     proptest! {
