@@ -143,11 +143,9 @@ impl PiecePage {
 
 /// The first eight bytes as a number.
 fn number(bytes: &[u8]) -> u64 {
-    bytes
-        .iter()
-        .take(8)
-        .rev()
-        .fold(0, |sum, &byte| (sum << 8) | u64::from(byte))
+    let mut first = [0; 8];
+    first.copy_from_slice(&bytes[..8]);
+    u64::from_le_bytes(first)
 }
 
 #[cfg(test)]
@@ -180,7 +178,42 @@ mod tests {
             let bytes = page(0, &entries).encode();
             assert!(PiecePage::decode(&bytes).is_err(), "FORMAT-2: {entries:?}");
         }
-        assert!(PiecePage::decode(&page(1, &[(u64::MAX, 1)]).encode()).is_ok());
+        for (level, entry) in [
+            (0, (0, FILE_BYTES_MAX)),
+            (0, (BASE_BLOCKS_MAX - 1, BLOCK_BYTES)),
+            (1, (u64::MAX, 1)),
+        ] {
+            let page = page(level, &[entry]);
+            assert_eq!(PiecePage::decode(&page.encode()), Ok(page), "FORMAT-3");
+        }
+    }
+
+    #[test]
+    fn sealed_nonsense_is_refused() {
+        let whole = page(0, &[(1, 2), (3, 4)]).encode();
+        let good = &whole[..whole.len() - 4];
+        let refused = |mut body: Vec<u8>| {
+            body.extend(crc32c(&body).to_le_bytes());
+            PiecePage::decode(&body).expect_err("FORMAT-2").why
+        };
+        for (at, why) in [
+            (0, "version"),
+            (4, "version"),
+            (7, "version"),
+            (2, "do not fit"),
+        ] {
+            let mut bad = good.to_vec();
+            bad[at] ^= 9;
+            assert!(refused(bad).contains(why), "byte {at}");
+        }
+        for len in 0..HEAD_BYTES {
+            assert!(refused(good[..len].to_vec()).contains("too few"));
+        }
+        assert!(refused([good, &[0]].concat()).contains("do not fit"));
+        let mut long = good[..HEAD_BYTES].to_vec();
+        long[2] = PIECE_PAGE_ENTRIES_MAX as u8 + 1;
+        long.resize(HEAD_BYTES + (PIECE_PAGE_ENTRIES_MAX + 1) * ENTRY_BYTES, 1);
+        assert!(refused(long).contains("121 entries do not fit"));
     }
 
     proptest! {
