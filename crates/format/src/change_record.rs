@@ -271,6 +271,18 @@ mod tests {
         ]
     }
 
+    #[test]
+    fn a_damaged_record_is_named_by_its_first_byte() {
+        let mut bytes = encode_changes(&[ChangeRecord {
+            store: StoreId::MAIN,
+            ino: Ino::ROOT,
+            operation: Operation::Delete,
+        }]);
+        bytes.push(10); // There is no such operation.
+        let refused = decode_changes(&bytes).expect_err("FORMAT-2").to_string();
+        assert!(refused.contains("the record at byte 4 "), "{refused}");
+    }
+
     proptest! {
         #[test]
         fn changes_round_trip(

@@ -574,6 +574,16 @@ mod tests {
         );
     }
 
+    #[test]
+    fn the_longest_segment_round_trips() {
+        let longest = Superblock {
+            block_count: BLOCK_COUNT_MAX,
+            ..sample(0)
+        };
+        assert_eq!(verify(0, &longest.encode()), Ok(longest), "FORMAT-3");
+        assert!(longest.segment_bytes() <= i64::MAX as u64);
+    }
+
     proptest! {
         #[test]
         fn round_trip(

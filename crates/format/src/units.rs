@@ -195,4 +195,19 @@ mod tests {
         }
         assert_eq!(FileKind::find_by_str("door"), None);
     }
+
+    #[test]
+    fn a_map_of_names_is_asked_with_bytes() {
+        let names = ["a", "b"].map(|name| Name::new(name.as_bytes()).expect("a name"));
+        let places = std::collections::BTreeMap::from_iter(names.into_iter().zip(0..));
+        assert_eq!(places.get(&b"b"[..]), Some(&1));
+        assert_eq!(places.get(&b"c"[..]), None);
+    }
+
+    #[test]
+    fn a_name_is_shown_with_what_is_no_utf_8_replaced() {
+        let name = Name::new(b"a\"\xff").expect("a name");
+        assert_eq!(name.to_string(), "a\"\u{fffd}");
+        assert_eq!(format!("{name:?}"), "\"a\\\"\u{fffd}\"");
+    }
 }
