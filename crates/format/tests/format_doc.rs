@@ -395,7 +395,7 @@ fn encoded_bytes(run_count: u64, blocks: u64) -> usize {
 
 #[test]
 fn the_limits_are_those_of_the_code() {
-    let limits: [(&str, u64, &str); 18] = [
+    let limits: [(&str, u64, &str); 26] = [
         (
             "BLOCK_BYTES",
             limits::BLOCK_BYTES,
@@ -410,6 +410,16 @@ fn the_limits_are_those_of_the_code() {
             "INLINE_BYTES_MAX",
             limits::INLINE_BYTES_MAX,
             "bytes of content that may live inline in the catalog",
+        ),
+        (
+            "GATHER_BYTES_MIN",
+            limits::GATHER_BYTES_MIN,
+            "bytes: the smallest gather that a database may ask for",
+        ),
+        (
+            "GATHER_BYTES_MAX",
+            limits::GATHER_BYTES_MAX,
+            "bytes: the largest gather that a database may ask for",
         ),
         (
             "MAP_PAGE_BLOCKS",
@@ -458,6 +468,11 @@ fn the_limits_are_those_of_the_code() {
             "bytes in the name of an extended attribute",
         ),
         (
+            "XATTR_LIST_BYTES_MAX",
+            limits::XATTR_LIST_BYTES_MAX as u64,
+            "bytes in the names of all extended attributes of an inode, each with a NUL",
+        ),
+        (
             "XATTR_VALUE_BYTES_MAX",
             limits::XATTR_VALUE_BYTES_MAX as u64,
             "bytes in the value of an extended attribute",
@@ -468,6 +483,16 @@ fn the_limits_are_those_of_the_code() {
             "bytes in the name of a store",
         ),
         (
+            "STORES_MAX",
+            limits::STORES_MAX as u64,
+            "stores that a database may get",
+        ),
+        (
+            "STORES_OPEN_MAX",
+            limits::STORES_OPEN_MAX as u64,
+            "stores with which a database still opens",
+        ),
+        (
             "HELD_BACK_DIVISOR",
             limits::HELD_BACK_DIVISOR,
             "one block in so many is held back from ordinary writes",
@@ -476,6 +501,21 @@ fn the_limits_are_those_of_the_code() {
             "CAPACITY_BYTES_MIN",
             limits::CAPACITY_BYTES_MIN,
             "bytes: the smallest capacity of a database",
+        ),
+        (
+            "FEED_CHANGES_MAX",
+            limits::FEED_CHANGES_MAX,
+            "newest changes that the feed keeps",
+        ),
+        (
+            "FEED_AGE_MAX_NS",
+            limits::FEED_AGE_MAX_NS as u64,
+            "nanoseconds after which a change leaves the feed",
+        ),
+        (
+            "FEED_ROW_CHANGES_MAX",
+            limits::FEED_ROW_CHANGES_MAX as u64,
+            "changes in one row of the feed",
         ),
         (
             "BLOCK_COUNT_MAX",
