@@ -146,6 +146,56 @@ fn a_hole_is_made_from_the_cheapest_window() {
     assert_eq!(holes.plan_hole(&before.live, AG, 100), None);
 }
 
+#[test]
+fn the_best_gain_per_block_comes_first() {
+    use Use::{Fixed, Free, Live};
+    let before = layout(&[
+        (Free, 10),
+        (Live, 8), // Its move gains more, but 65 for each block.
+        (Free, 10),
+        (Fixed, 1),
+        (Free, 9),
+        (Live, 1),
+        (Free, 9),
+        (Fixed, 1),
+        (Free, 8),
+        (Fixed, 1),
+        (Free, 1),
+    ]);
+    let expected = Move {
+        from: before.live[1],
+        to: before.holes[5],
+    };
+    assert_eq!(joins(&before, 1, 100).moves, [expected]);
+}
+
+#[test]
+fn plans_are_made_for_the_ags_of_the_format() {
+    let extent = |start, count| Extent::new(S0, start, count);
+    // The last blocks of an AG and the first of the next, which no hole joins.
+    let holes = [
+        (0, 6),
+        (AG_BLOCKS - 12, 5),
+        (AG_BLOCKS - 5, 5),
+        (AG_BLOCKS, 20),
+    ];
+    let holes = holes.map(|(start, count)| extent(start, count));
+    let live = [extent(AG_BLOCKS - 7, 2)];
+    let plan = plan_hole(holes, &live, 12, 100).expect("five, two and five");
+    let expected = Move {
+        from: live[0],
+        to: extent(0, 2),
+    };
+    assert_eq!(plan.moves, [expected]);
+    assert_eq!(plan_hole(holes, &live, 13, 100), None);
+    let slide = Move {
+        from: live[0],
+        to: extent(AG_BLOCKS - 12, 2),
+    };
+    assert_eq!(plan_joins(holes, &live, 9, 100).moves, [slide]);
+    assert_eq!(plan_joins(holes, &live, 9, 1), CompactPlan::default());
+}
+
 proptest! {
     #[test]
     fn joins_keep_their_reservations_and_end(
