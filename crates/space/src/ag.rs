@@ -346,15 +346,16 @@ impl Ag {
         };
     }
 
-    /// Forgets everything but its length; other counts are given.
+    /// Forgets everything but its length; other counts are given. It must not be closed.
     pub fn summarize(&mut self, lengths: &mut Lengths, used_blocks: u32, quarantined_blocks: u32) {
+        assert_eq!(
+            self.closed_at, OPEN,
+            "SPACE-9: reopen a segment before an AG of it is summarized"
+        );
         self.unload(lengths);
         self.used_blocks = used_blocks;
         self.quarantined_blocks = quarantined_blocks;
-        self.aside_blocks = match self.closed_at {
-            0 => self.free_blocks(),
-            _ => 0,
-        };
+        self.aside_blocks = 0;
         self.contents = Contents::Known {
             longest_max: self.block_count,
             histogram: [0; CLASSES],
@@ -477,7 +478,7 @@ impl Ag {
             let was_there =
                 loaded.by_start.remove(&start).is_some() && loaded.by_length.remove(&(len, start));
             assert!(was_there, "{:?} {start}+{len} is not a hole", self.key);
-            if start < self.closed_at && self.find_of_length(len).is_none() {
+            if self.find_of_length(len).is_none() {
                 lengths.remove(&(len, self.key));
             }
         }

@@ -115,6 +115,46 @@ fn a_free_block_cannot_be_retired() {
     small(AG).quarantine(extent(0, 1));
 }
 
+/// Its AG has eight blocks in use, which do not hide it.
+#[test]
+#[should_panic(expected = "is quarantined, but free")]
+fn a_free_block_cannot_be_retired_in_the_place_of_another() {
+    let mut space = small(AG);
+    allocate(&mut space, 8, Placement::Known);
+    space.quarantine(extent(8, 1));
+}
+
+#[test]
+#[should_panic(expected = "is quarantined, but free")]
+fn a_block_of_a_soft_region_cannot_be_retired() {
+    let mut space = small(AG);
+    allocate(&mut space, 8, streamed(StreamId(0), None));
+    space.quarantine(extent(8, 1));
+}
+
+#[test]
+#[should_panic(expected = "is revived, but free")]
+fn a_free_block_cannot_be_revived_in_the_place_of_another() {
+    let mut space = small(AG);
+    let pieces = allocate(&mut space, 8, Placement::Known);
+    space.quarantine(pieces[0]);
+    space.revive(extent(8, 1));
+}
+
+#[test]
+#[should_panic(expected = "holes touch")]
+fn holes_that_touch_are_a_bug() {
+    let mut space = small(AG);
+    let used = AgSummary {
+        used_blocks: AG - 10,
+        quarantined_blocks: 0,
+    };
+    space.summarize_ag(S0, 0, used).expect("possible");
+    let key = space.ags.key_of(S0, 0);
+    space.ags.load(key, &[(0, 5), (5, 5)]);
+    space.assert_valid();
+}
+
 #[test]
 #[should_panic(expected = "SPACE-2")]
 fn a_block_cannot_be_retired_twice() {
@@ -190,9 +230,12 @@ fn known_ags_are_reserved_from_and_loaded_when_needed() {
     space.set_memory_bytes_max(0);
     assert!((0..3).all(|ag| !space.is_loaded(S0, ag)), "SPACE-10");
     let mut reservation = space.reserve(3 * AG, Purpose::Privileged).expect("free");
+    assert_eq!(space.find_wanted_ag(0, Placement::Known), None);
     assert_eq!(space.find_wanted_ag(100, Placement::Known), Some((S0, 2)));
     space.load_ag(S0, 2, &[]).expect("empty");
     assert_eq!(space.find_wanted_ag(100, Placement::Known), None);
+    let all = space.find_wanted_ag(AG, Placement::Known);
+    assert_eq!(all, None, "just enough is loaded");
     let first = space.allocate(&mut reservation, 100, Placement::Known);
     assert_eq!(first, [extent(2 * AG, 100)]);
     let next = space.find_wanted_ag(100, Placement::Known);
@@ -205,6 +248,67 @@ fn known_ags_are_reserved_from_and_loaded_when_needed() {
     assert!(wanted.is_some(), "SPACE-6: not enough is loaded");
     space.forfeit(reservation);
     space.assert_valid();
+}
+
+#[test]
+fn loaded_ags_take_memory_by_their_holes() {
+    let mut space = small(2 * AG);
+    assert_eq!(space.loaded_bytes(), 2 * (512 + 64));
+    load(&mut space, &[extent(10, 5), extent(20, 5)]);
+    assert_eq!(space.loaded_bytes(), 2 * (512 + 64) + 2 * 64);
+}
+
+#[test]
+fn sixteen_ags_are_loaded_in_the_hope_of_a_fit_and_no_more() {
+    let ag_count = 20;
+    let mut space = small(ag_count * AG);
+    space.ags.window_ags = 1;
+    space.set_memory_bytes_max(0);
+    let half = AgSummary {
+        used_blocks: AG / 2,
+        quarantined_blocks: 0,
+    };
+    for ag_index in 0..ag_count {
+        space.summarize_ag(S0, ag_index, half).expect("possible");
+    }
+    // Every other block is in use, which only loading tells.
+    let every_other = |ag_index| -> Vec<Extent> {
+        let blocks = (0..AG / 2).map(|pair| extent(ag_index * AG + 2 * pair, 1));
+        blocks.collect()
+    };
+    // The sixteen are remembered to have short holes.
+    for hopeful in [16, 4] {
+        let below = Target::Below(S0, ag_count * AG);
+        assert!(space.find_wanted_ag_for(60, below).is_some());
+        let mut loads = 0;
+        while let Some((segment, ag_index)) = space.find_wanted_ag(60, Placement::Known) {
+            let extents = every_other(ag_index);
+            space
+                .load_ag(segment, ag_index, &extents)
+                .expect("as summarized");
+            loads += 1;
+        }
+        assert_eq!(loads, hopeful, "SPACE-10");
+        assert_eq!(space.find_wanted_ag_for(60, below), None);
+        let used = allocate(&mut space, 1, Placement::Known);
+        space.quarantine(used[0]);
+        space.release(used[0]);
+        space.settle();
+        space.assert_valid();
+    }
+}
+
+#[test]
+fn a_full_ag_is_not_loaded() {
+    let mut space = small(2 * AG);
+    let full = AgSummary {
+        used_blocks: AG,
+        quarantined_blocks: 0,
+    };
+    space.summarize_ag(S0, 0, full).expect("possible");
+    assert_eq!(space.find_wanted_ag_for(1, Target::At(S0, 5)), None);
+    space.summarize_ag(S0, 1, full).expect("possible");
+    assert_eq!(space.find_wanted_ag(1, Placement::Known), None);
 }
 
 #[test]
@@ -285,6 +389,19 @@ fn a_soft_region_gives_way() {
         [extent(100, 28)],
         "SPACE-7: no spurious refusal"
     );
+}
+
+#[test]
+fn a_moved_extent_takes_of_a_soft_region_what_lies_below() {
+    let mut space = small(AG);
+    allocate(&mut space, 40, streamed(StreamId(0), None));
+    let mut reservation = space.reserve(11, Purpose::Privileged).expect("space");
+    let below = Target::Below(S0, 50);
+    assert_eq!(space.allocate_whole(&mut reservation, 11, below), None);
+    let place = space.allocate_whole(&mut reservation, 10, below);
+    assert_eq!(place, Some(extent(40, 10)), "SPACE-7");
+    space.forfeit(reservation);
+    space.assert_valid();
 }
 
 #[test]
@@ -395,6 +512,36 @@ fn a_closed_ag_need_not_be_loaded_but_a_cut_one_stays() {
 }
 
 #[test]
+#[should_panic(expected = "load an AG before a part of it is closed")]
+fn a_part_of_a_known_ag_cannot_be_closed() {
+    let mut space = small(AG);
+    space.set_memory_bytes_max(0);
+    space.ags.set_closed_from(S0, 10);
+}
+
+#[test]
+fn a_closed_ag_may_be_forgotten() {
+    let mut space = small(2 * AG);
+    space.close_from(S0, AG).expect("spare");
+    assert!(space.is_loaded(S0, 1));
+    space.set_memory_bytes_max(0);
+    assert!(!space.is_loaded(S0, 1), "SPACE-10");
+    space.assert_valid();
+}
+
+#[test]
+fn a_segment_may_be_closed_from_further_on() {
+    let mut space = small(3 * AG);
+    space.close_from(S0, AG).expect("spare");
+    space.close_from(S0, 2 * AG).expect("spare");
+    assert_eq!(space.aside_blocks(), AG, "SPACE-9");
+    let empty = AgSummary::default();
+    assert_eq!(space.summarize_ag(S0, 1, empty), Ok(()));
+    assert_eq!((space.free_blocks(), space.aside_blocks()), (3 * AG, 0));
+    space.assert_valid();
+}
+
+#[test]
 fn a_closed_part_takes_nothing_and_can_be_cut_off() {
     let mut space = small(2 * AG);
     let high = extent(AG, 10);
@@ -442,4 +589,15 @@ fn a_closed_part_takes_nothing_and_can_be_cut_off() {
     space.shrink_segment(S0, AG).expect("set aside");
     assert_eq!(space.capacity_blocks(), AG);
     space.assert_valid();
+}
+
+#[test]
+fn a_segment_can_end_right_where_it_is_closed() {
+    let mut space = small(2 * AG);
+    space.close_from(S0, AG + 20).expect("spare");
+    space.shrink_segment(S0, AG + 20).expect("set aside");
+    space.assert_valid();
+    let holes: Vec<Extent> = space.holes().collect();
+    assert_eq!(holes, [extent(0, AG), extent(AG, 20)]);
+    assert_eq!(space.aside_blocks(), 0, "SPACE-9");
 }
