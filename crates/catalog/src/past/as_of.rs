@@ -97,11 +97,6 @@ impl StoreSql {
                 either.join(", "),
                 page("LIMIT ?3")
             )),
-            dirent_any: text(&format!(
-                "SELECT 1 FROM \"{{t}}_dirent\" WHERE parent = ?1 AND since_seq <= {{s}} UNION \
-                 ALL {} LIMIT 1",
-                all("name", "ino = ?1", "1")
-            )),
             parents: text(&format!(
                 "SELECT parent, name FROM \"{{t}}_dirent\" WHERE ino = ?1 AND since_seq <= {{s}} \
                  UNION ALL {}",

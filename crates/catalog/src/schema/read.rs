@@ -170,17 +170,6 @@ impl CatalogTables<'_> {
         })
     }
 
-    /// Whether directory `parent` has any entry.
-    pub fn has_dirents(&self, store: StoreId, parent: Ino) -> Result<bool> {
-        let sql = self.catalog.store_sql(store)?;
-        self.catalog.read(|reader| {
-            reader
-                .prepare_cached(&sql.dirent_any)
-                .and_then(|mut find| find.exists([signed(parent.0)]))
-                .at(&sql.table_dirent)
-        })
-    }
-
     /// Refuses a directory with two names, and a root with one (`SAFE-8`): it may lie in itself,
     /// and who walks down would never end. 3 µs.
     pub fn require_one_name(&self, store: StoreId, directory: Ino) -> Result<()> {

@@ -41,7 +41,6 @@ pub(crate) struct StoreSql {
     pub(crate) dirent: String,
     pub(crate) dirents: String,
     pub(crate) dirents_with_rows: String,
-    pub(crate) dirent_any: String,
     pub(crate) parents: String,
     pub(crate) dirent_add: String,
     pub(crate) dirent_set: String,
@@ -132,7 +131,6 @@ impl StoreSql {
                  LEFT JOIN \"{t}\" AS i ON i.ino = d.ino \
                  WHERE d.parent = ?1 AND d.name > ?2 ORDER BY d.name LIMIT ?3",
             ),
-            dirent_any: text("SELECT 1 FROM \"{t}_dirent\" WHERE parent = ?1 LIMIT 1"),
             parents: text("SELECT parent, name FROM \"{t}_dirent\" WHERE ino = ?1"),
             dirent_add: text(
                 "INSERT INTO \"{t}_dirent\" (parent, name, ino, since_seq) VALUES (?1, ?2, ?3, ?4) \

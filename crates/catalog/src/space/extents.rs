@@ -120,7 +120,7 @@ impl CatalogSpace<'_> {
     }
 
     /// Blocks that commits up to `horizon` retired and that are not reclaimed. O(such rows).
-    pub fn retired_blocks_until(&self, horizon: CommitSeq) -> Result<u64> {
+    pub fn retired_blocks(&self, horizon: CommitSeq) -> Result<u64> {
         self.catalog.read(|reader| {
             reader
                 .prepare_cached(
@@ -128,19 +128,6 @@ impl CatalogSpace<'_> {
                      WHERE retired_seq IS NOT NULL AND retired_seq <= ?1",
                 )
                 .and_then(|mut sum| sum.query_row([signed(horizon.0)], |row| unsigned(row, 0)))
-                .at(TABLE)
-        })
-    }
-
-    /// Blocks that are retired and not reclaimed. O(retired rows).
-    pub fn retired_blocks(&self) -> Result<u64> {
-        self.catalog.read(|reader| {
-            reader
-                .prepare_cached(
-                    "SELECT coalesce(sum(block_count), 0) FROM larder_extent \
-                     WHERE retired_seq IS NOT NULL",
-                )
-                .and_then(|mut sum| sum.query_row([], |row| unsigned(row, 0)))
                 .at(TABLE)
         })
     }

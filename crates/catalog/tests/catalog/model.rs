@@ -3,7 +3,7 @@
 
 use crate::common;
 
-use crate::common::{MAIN, create, inode, open};
+use crate::common::{MAIN, create, inode, open, retired_blocks};
 use larder_catalog::format::limits::AG_BLOCKS;
 use larder_catalog::format::{CommitSeq, Extent, FileKind, Ino, Name, SegmentIndex};
 use larder_catalog::{
@@ -378,7 +378,7 @@ fn compare(catalog: &Catalog, model: &Model) -> Result<(), TestCaseError> {
         .values()
         .filter(|held| held.1.is_some())
         .count() as u64;
-    prop_assert_eq!(catalog.space().retired_blocks().unwrap(), retired);
+    prop_assert_eq!(retired_blocks(catalog), retired);
     let mut counts = BTreeMap::new();
     for ((segment, block), (_, retired_seq)) in &model.blocks {
         let (used, retired) = counts

@@ -231,5 +231,5 @@ fn what_was_reclaimed_and_used_again_stays() {
         ..ChangeSet::default()
     });
     assert_eq!(held(late).reclaimed, []);
-    assert_eq!(catalog.space().retired_blocks().unwrap(), 4, "HISTORY-5");
+    assert_eq!(common::retired_blocks(&catalog), 4, "HISTORY-5");
 }

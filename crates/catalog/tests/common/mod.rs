@@ -3,7 +3,7 @@
 
 pub mod pages;
 
-use larder_catalog::format::{FileKind, Ino, Name, StoreId};
+use larder_catalog::format::{CommitSeq, FileKind, Ino, Name, StoreId};
 use larder_catalog::{Catalog, CatalogOptions, ChangeSet, DatabaseInit, InodeChange, InodeRow};
 use std::path::Path;
 use tempfile::TempDir;
@@ -61,6 +61,14 @@ pub fn new_file(ino: u64, file_name: &str) -> ChangeSet {
         dirents: vec![(MAIN, Ino::ROOT, name(file_name), Some(Ino(ino)))],
         ..ChangeSet::default()
     }
+}
+
+/// Blocks that any commit has retired, and none reclaimed.
+pub fn retired_blocks(catalog: &Catalog) -> u64 {
+    catalog
+        .space()
+        .retired_blocks(CommitSeq(u64::MAX >> 1))
+        .unwrap()
 }
 
 /// A connection such as any program would open, without settings of ours.

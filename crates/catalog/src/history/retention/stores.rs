@@ -150,7 +150,7 @@ impl CatalogRetention<'_> {
     /// Blocks that these cuts let go and that are not reclaimed. O(such rows).
     pub fn retired_blocks_by(&self, cuts: &RetentionHorizons) -> Result<u64> {
         if cuts.is_even() {
-            return self.catalog.space().retired_blocks_until(cuts.base());
+            return self.catalog.space().retired_blocks(cuts.base());
         }
         let uses = self.history_use(cuts)?;
         Ok(uses.iter().map(|one| one.block_count).sum())
