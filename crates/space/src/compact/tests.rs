@@ -237,3 +237,34 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn the_sixteen_cheapest_windows_are_tried() {
+    // What lies in the cheap ones is longer than any hole.
+    let cheap = [(Use::Free, 9), (Use::Live, 11), (Use::Fixed, 1)];
+    let in_parts = [
+        (Use::Free, 8),
+        (Use::Live, 4),
+        (Use::Live, 4),
+        (Use::Live, 4),
+    ];
+    let plan = |cheap_count: usize| {
+        let mut stretches = Vec::new();
+        for at in 0..cheap_count {
+            stretches.extend(cheap);
+            // Three fill an AG but for a block.
+            stretches.extend((at % 3 == 2).then_some((Use::Fixed, 1)));
+        }
+        stretches.push((
+            Use::Fixed,
+            AG - stretches.iter().map(|one| one.1).sum::<u64>() % AG,
+        ));
+        stretches.extend(in_parts);
+        stretches.push((Use::Fixed, AG - 20));
+        let layout = layout(&stretches);
+        Holes::new(AG, layout.holes.iter().copied()).plan_hole(&layout.live, 20, 100)
+    };
+    let moved = plan(15).expect("the sixteenth").blocks();
+    assert_eq!(moved, 12);
+    assert_eq!(plan(16), None);
+}

@@ -601,3 +601,20 @@ fn a_segment_can_end_right_where_it_is_closed() {
     assert_eq!(holes, [extent(0, AG), extent(AG, 20)]);
     assert_eq!(space.aside_blocks(), 0, "SPACE-9");
 }
+
+#[test]
+fn ags_are_unloaded_until_an_eighth_of_the_memory_is_unused() {
+    let ag_count = 16;
+    let mut space = small(ag_count * AG);
+    let bytes = space.loaded_bytes();
+    let loaded = |space: &Space| (0..ag_count).filter(|ag| space.is_loaded(S0, *ag)).count();
+    space.set_memory_bytes_max(bytes);
+    assert_eq!(loaded(&space), 16, "all of it may be used");
+    space.set_memory_bytes_max(bytes - 1);
+    assert_eq!(
+        loaded(&space),
+        13,
+        "SPACE-10: 14 are more than seven eighths"
+    );
+    space.assert_valid();
+}
