@@ -11,6 +11,8 @@
 //!   hexadecimal.
 //! * `SHM-2` A lock of a file without a name counts for nothing: it is removed by who holds its
 //!   lock, and who gets one looks whether it still has its name.
+//! * `SHM-3` Who opens it after the last close on the other mount has returned gets it. The kernel
+//!   tells that mount of the close afterwards, so an open waits for that, at most [`GRACE`].
 
 use larder::directory::{Access, DatabaseDir};
 use larder_fuse_protocol::{Errno, NodeNumber};
@@ -19,9 +21,15 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 /// How the names of such files end.
 pub(crate) const SUFFIX: &[u8] = b"-shm";
+
+/// How long an open waits for a close that another mount has not heard of.
+const GRACE: Duration = Duration::from_millis(500);
+/// How often it looks.
+const TICK: Duration = Duration::from_millis(2);
 
 /// Those that programs on one mount have open.
 pub(crate) struct SharedMemory {
@@ -47,8 +55,27 @@ impl SharedMemory {
         })
     }
 
-    /// A program opens such a file, for writing or not; `EBUSY`: another mount has it (`SHM-1`).
+    /// A program opens such a file, for writing or not; `EBUSY`: another mount has it (`SHM-1`),
+    /// and keeps it for [`GRACE`].
     pub(crate) fn enter(&self, node: NodeNumber, write: bool) -> Result<Option<Share>, Errno> {
+        let since = Instant::now();
+        loop {
+            match self.try_enter(node, write) {
+                Err(Errno::EBUSY) if since.elapsed() < GRACE => std::thread::sleep(TICK), // SHM-3
+                Err(Errno::EBUSY) => {
+                    tracing::warn!(
+                        "the shared memory of a SQLite database (node {node}, '…-shm') is open on \
+                         another mount, and not shared between mounts: opening it is refused; use \
+                         that mount, or 'PRAGMA journal_mode = DELETE'"
+                    );
+                    return Err(Errno::EBUSY);
+                }
+                entered => return entered,
+            }
+        }
+    }
+
+    fn try_enter(&self, node: NodeNumber, write: bool) -> Result<Option<Share>, Errno> {
         let mut held = self.held();
         if let Some(held) = held.get_mut(&node) {
             held.count += u64::from(write);
@@ -62,21 +89,18 @@ impl SharedMemory {
             tracing::error!("{}: {error}", self.directory.join(&name).display());
             Errno::EIO
         })?;
-        let Some(lock) = taken else {
-            tracing::warn!(
-                "the shared memory of a SQLite database (node {node}, '…-shm') is open on another \
-                 mount, and not shared \
-                 between mounts: opening it is refused; use that mount, or 'PRAGMA journal_mode = \
-                 DELETE'"
-            );
-            return Err(Errno::EBUSY);
-        };
+        let lock = taken.ok_or(Errno::EBUSY)?;
         if !write {
             self.remove(&name);
             return Ok(None);
         }
-        let _lock = lock;
-        held.insert(node, Held { count: 1, _lock });
+        held.insert(
+            node,
+            Held {
+                count: 1,
+                _lock: lock,
+            },
+        );
         Ok(Some(Share(node)))
     }
 
@@ -149,5 +173,20 @@ mod tests {
             0,
             "SHM-2"
         );
+    }
+    #[test]
+    fn a_close_that_the_other_mount_has_not_heard_of_is_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let database = DatabaseDir::open(dir.path()).unwrap();
+        let [one, other] = [(); 2].map(|()| SharedMemory::open(&database).unwrap());
+        let node = NodeNumber(77);
+        let closing = one.enter(node, true).unwrap().unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(GRACE / 10);
+                one.close(closing);
+            });
+            other.enter(node, true).expect("SHM-3");
+        });
     }
 }
