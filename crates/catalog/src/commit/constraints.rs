@@ -252,39 +252,39 @@ struct Trial<'t> {
 
 impl Trial<'_> {
     fn run(&self, pending: &ChangeSet, before: &ChangeSet, changes: &ChangeSet) -> Result<()> {
-        let inodes_before = ChangeSet {
-            inodes: before.inodes.clone(),
-            ..ChangeSet::default()
+        let others = || {
+            let inodes_before = ChangeSet {
+                inodes: before.inodes.clone(),
+                ..ChangeSet::default()
+            };
+            joined(beside(pending, changes), &inodes_before)
         };
-        let rest = beside(pending, changes);
-        let others = joined(rest.clone(), &inodes_before);
-        let refused = match as_step(self.step, |_| self.write(&others)) {
-            Ok(()) => return self.write_last(changes),
+        let refused = match as_step(self.step, |_| self.write(others())) {
+            Ok(()) => return self.write_last(changes.clone()),
             Err(error) if !error.is_of_a_rule() => return Err(error),
             Err(_) if self.step.is_autocommit() => return Ok(()), // It rolled all of it back.
             Err(error) => error,
         };
         // What refuses the others may be a value that only the changes take away.
+        let beside_them = |changed: &ChangeSet| joined(beside(pending, changes), changed);
         let is_blamed = refused.is_of_unique_index()
-            && match as_step(self.step, |_| {
-                self.write_last(&joined(rest.clone(), changes))
-            }) {
+            && match as_step(self.step, |_| self.write_last(beside_them(changes))) {
                 Ok(()) => return Ok(()),
                 Err(error) if !error.is_of_a_rule() || self.step.is_autocommit() => {
                     return Err(error);
                 }
                 Err(error) => {
-                    error.is_of_unique_index() && self.is_accepted(&joined(rest, before))?
+                    error.is_of_unique_index() && self.is_accepted(beside_them(before))?
                 }
             };
-        for one in singly(&others) {
-            match as_step(self.step, |_| self.write(&one)) {
+        for one in singly(&others()) {
+            match as_step(self.step, |_| self.write(one)) {
                 Err(error) if !error.is_of_a_rule() => return Err(error),
                 _ if self.step.is_autocommit() => return Ok(()),
                 _ => {}
             }
         }
-        self.write_last(changes)?;
+        self.write_last(changes.clone())?;
         match is_blamed {
             true => Err(refused), // By what the changes leave.
             false => Ok(()),
@@ -292,7 +292,7 @@ impl Trial<'_> {
     }
 
     /// Whether the rules accept these rows; they are taken back.
-    fn is_accepted(&self, rows: &ChangeSet) -> Result<bool> {
+    fn is_accepted(&self, rows: ChangeSet) -> Result<bool> {
         match as_trial(self.step, |_| self.write(rows)) {
             Ok(()) => Ok(true),
             Err(error) if error.is_of_a_rule() => Ok(false),
@@ -301,7 +301,7 @@ impl Trial<'_> {
     }
 
     /// Writes what is asked about.
-    fn write_last(&self, changes: &ChangeSet) -> Result<()> {
+    fn write_last(&self, changes: ChangeSet) -> Result<()> {
         let was_violated = has_deferred_violations(self.step)?;
         self.write(changes)?;
         match self.is_own && !was_violated && has_deferred_violations(self.step)? {
@@ -313,22 +313,15 @@ impl Trial<'_> {
         }
     }
 
-    fn write(&self, changes: &ChangeSet) -> Result<()> {
+    fn write(&self, mut changes: ChangeSet) -> Result<()> {
         let rows = (changes.inodes.iter()).map(|row| as_there(self.step, self.stores, row));
         let rows = rows.collect::<Result<Vec<_>>>()?;
-        let inodes: Vec<_> = rows.into_iter().flatten().collect();
+        changes.inodes = rows.into_iter().flatten().collect();
         let is_new = |(_, change): &_| matches!(change, InodeChange::Insert(_));
-        let present = ChangeSet {
-            has_revived: inodes.iter().any(is_new),
-            inodes,
-            saves: changes.saves.clone(),
-            dirents: changes.dirents.clone(),
-            xattrs: changes.xattrs.clone(),
-            ..ChangeSet::default()
-        };
+        changes.has_revived = changes.inodes.iter().any(is_new);
         let trial = saves::Purpose::Trial;
-        apply_inodes(self.step, self.stores, &present, &Keeper::off(), trial)?;
-        apply_sides(self.step, self.stores, &present, &Keeper::off())
+        apply_inodes(self.step, self.stores, &changes, &Keeper::off(), trial)?;
+        apply_sides(self.step, self.stores, &changes, &Keeper::off())
     }
 }
 
@@ -344,17 +337,25 @@ fn beside(pending: &ChangeSet, changes: &ChangeSet) -> ChangeSet {
     let xattrs: HashSet<_> = (changes.xattrs.iter())
         .map(|(store, ino, name, _)| (*store, *ino, name))
         .collect();
-    let mut others = pending.clone();
-    (others.inodes).retain(|row| !inodes.contains(&id_of(row)));
-    (others.dirents).retain(|(store, dir, name, _)| !names.contains(&(*store, *dir, name)));
     let gone: HashSet<_> = (changes.inodes.iter())
         .filter(|(_, change)| matches!(change, InodeChange::Delete(_)))
         .map(id_of)
         .collect();
-    (others.xattrs).retain(|(store, ino, name, _)| {
+    let inodes = pending
+        .inodes
+        .iter()
+        .filter(|row| !inodes.contains(&id_of(row)));
+    let dirents = (pending.dirents.iter())
+        .filter(|(store, dir, name, _)| !names.contains(&(*store, *dir, name)));
+    let xattrs = pending.xattrs.iter().filter(|(store, ino, name, _)| {
         !gone.contains(&(*store, *ino)) && !xattrs.contains(&(*store, *ino, name))
     });
-    others
+    ChangeSet {
+        inodes: inodes.cloned().collect(),
+        dirents: dirents.cloned().collect(),
+        xattrs: xattrs.cloned().collect(),
+        ..ChangeSet::default()
+    }
 }
 
 /// The rows of both, in the order of a commit.

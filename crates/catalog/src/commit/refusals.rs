@@ -188,10 +188,10 @@ impl<'p> Pass<'p> {
         parts: &[(Id, ChangeSet)],
         table: impl Fn(&StoreSql) -> &String,
     ) -> Result<bool> {
-        let txn = self.txn;
+        let (txn, stores) = (self.txn, self.stores);
         for of_store in parts.chunk_by(|a, b| a.0.0 == b.0.0) {
-            let table = table(&self.stores[&of_store[0].0.0]).clone();
-            match write_in_any_order((txn, &table), of_store, self) {
+            let table = table(&stores[&of_store[0].0.0]);
+            match write_in_any_order((txn, table), of_store, self) {
                 Err(_) if txn.is_autocommit() => return Ok(false),
                 outcome => outcome?,
             }

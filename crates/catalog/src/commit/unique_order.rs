@@ -66,11 +66,11 @@ where
             Ok(()) => {}
         }
     }
-    // One may have waited for another.
+    // One may have waited for another, most often for the next: backwards, and then the other way.
     let mut count = usize::MAX;
     while !waiting.is_empty() && waiting.len() < count {
         count = waiting.len();
-        for (row, mut kept, _) in std::mem::take(&mut waiting) {
+        for (row, mut kept, _) in std::mem::take(&mut waiting).into_iter().rev() {
             match to.write(row, &mut kept) {
                 Err(error) if may_wait(txn, table, &error)? => waiting.push((row, kept, error)),
                 Err(error) => to.refuse(row, error)?,

@@ -183,8 +183,7 @@ impl Engine {
             let tried = self.catalog.rules().try_rows(&pending, before, &changes);
             tried.map_err(|error| self.refused_by_rule(error, &changes, &pending))
         };
-        let mut before = asked.before;
-        before.dirents = gone_first(before.dirents);
+        let before = asked.before;
         if asked.is_unknown {
             // The commit will make it in one step, as it is then.
             ask(&ChangeSet {
