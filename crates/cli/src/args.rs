@@ -58,6 +58,7 @@ pub(crate) enum Verb {
     Find(FindArgs),
     Du(DuArgs),
     Put(PutArgs),
+    Splice(crate::splice::SpliceArgs),
     Get(GetArgs),
     Sql(SqlArgs),
     Df(DfArgs),

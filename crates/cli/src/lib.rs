@@ -65,6 +65,7 @@ mod serving_lock;
 mod settings;
 mod side;
 mod snapshot;
+mod splice;
 mod sql;
 mod stat;
 mod stats;
@@ -172,6 +173,7 @@ fn run(verb: Verb, timeout: Option<Duration>, out: &mut Output) -> Result<()> {
         Verb::Df(args) => report::df(&args, out),
         Verb::Frag(args) => report::frag(&args, out),
         Verb::Defrag(args) => upkeep::defrag(&args, out),
+        Verb::Splice(args) => splice::splice(&args, out),
         Verb::Shrink(args) => upkeep::shrink(&args, out),
         Verb::Stats(args) => stats::stats(&args, out),
         Verb::Status(args) => status::status(&args, out),

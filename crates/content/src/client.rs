@@ -198,7 +198,7 @@ impl Client {
     }
 
     /// Takes a file that is to be written.
-    fn take(&self, path: &[u8], bytes: &[u8]) -> Told<()> {
+    fn take(&self, path: &[u8], range: Option<(u64, u64)>, bytes: &[u8]) -> Told<()> {
         let named = |why: String| {
             let path = String::from_utf8_lossy(path);
             format!("write_content('{path}'): {why}")
@@ -237,7 +237,8 @@ impl Client {
         if locks == ClientLocks::None {
             engine.prepare_client_write(bytes.len() as u64); // CLIENT-7
         }
-        let taken = self.take_locked(path, bytes, is_alone && locks == ClientLocks::None);
+        let written = (path, range, bytes);
+        let taken = self.take_locked(written, is_alone && locks == ClientLocks::None);
         if taken.is_err() && !had_writer_lock {
             // Not enlisted for: nobody would tell of the end.
             engine.unlock_writer_for_client();
@@ -252,13 +253,12 @@ impl Client {
     /// transaction of its own.
     fn take_locked(
         &self,
-        path: &[u8],
-        bytes: &[u8],
+        (path, range, bytes): (&[u8], Option<(u64, u64)>, &[u8]),
         is_alone: bool,
     ) -> std::result::Result<(), (bool, String)> {
         let files = self
             .read(|files| {
-                Arc::clone(files).write_content(path, bytes)?;
+                Arc::clone(files).write_content(path, range, bytes)?;
                 Ok(Arc::clone(files))
             })
             .map_err(|why| (true, why))?;
@@ -498,8 +498,8 @@ impl SqlFiles for Client {
         self.read(|files| files.content(file, range))
     }
 
-    fn write_content(&self, path: &[u8], bytes: &[u8]) -> Told<()> {
-        self.take(path, bytes)
+    fn write_content(&self, path: &[u8], range: Option<(u64, u64)>, bytes: &[u8]) -> Told<()> {
+        self.take(path, range, bytes)
     }
 
     fn path(&self, ino: u64, store: Option<&str>) -> Told<Option<Vec<u8>>> {

@@ -31,10 +31,18 @@ pub(crate) struct StatementFiles {
     state: Mutex<State>,
 }
 
+/// What a statement writes when it has ended.
+struct Waiting {
+    path: Vec<u8>,
+    /// Offset and length of what `bytes` take the place of; `None`: of all.
+    range: Option<(u64, u64)>,
+    bytes: Vec<u8>,
+}
+
 #[derive(Default)]
 struct State {
-    /// To be written, in order: path, content.
-    waiting: Vec<(Vec<u8>, Vec<u8>)>,
+    /// To be written, in order.
+    waiting: Vec<Waiting>,
     waiting_bytes: u64,
     /// The last failure: SQLite knows its text only.
     failure: Option<Error>,
@@ -67,25 +75,30 @@ impl StatementFiles {
     /// Writes what waits.
     pub(crate) fn write(&self) -> Result<()> {
         let waiting = std::mem::take(&mut lock(&self.state).waiting);
-        for (path, bytes) in waiting {
-            self.database()
-                .files()
-                .write(&path, &bytes)
-                .map_err(|error| {
-                    error.context(format!(
-                        "write_content('{}')",
-                        String::from_utf8_lossy(&path)
-                    ))
-                })?;
-        }
-        Ok(())
+        waiting.iter().try_for_each(|one| {
+            let named = |error: Error| {
+                let path = String::from_utf8_lossy(&one.path);
+                error.context(format!("write_content('{path}')"))
+            };
+            self.write_one(one).map_err(named)
+        })
+    }
+
+    fn write_one(&self, one: &Waiting) -> Result<()> {
+        let database = self.database();
+        let Some((offset, len_bytes)) = one.range else {
+            return database.files().write(&one.path, &one.bytes).map(drop);
+        };
+        let node = database.nodes().resolve(&one.path, true)?.node;
+        let file = database.nodes().open(node, true)?;
+        file.replace_range(offset, len_bytes, &one.bytes)
     }
 
     /// Forgets what was taken last.
     pub(crate) fn forget_last(&self) {
         let mut state = lock(&self.state);
-        if let Some((_, bytes)) = state.waiting.pop() {
-            state.waiting_bytes -= bytes.len() as u64;
+        if let Some(last) = state.waiting.pop() {
+            state.waiting_bytes -= last.bytes.len() as u64;
         }
     }
 
@@ -263,18 +276,25 @@ impl StatementFiles {
         }
     }
 
-    fn take(&self, path: &[u8], bytes: &[u8]) -> Result<()> {
+    fn take(&self, path: &[u8], range: Option<(u64, u64)>, bytes: &[u8]) -> Result<()> {
         // What is wrong with the path is found here, where the row is known.
         let (parent, name) = self.database().nodes().resolve_parent(path)?;
         match absent_is_none(self.database().nodes().lookup(parent, &name))? {
-            Some(attr) if attr.kind != FileKind::File => {
+            None if range.is_some() => {
+                let why = "there is no such file; write_content(path, bytes) makes one";
+                return Err(Error::new(ErrorKind::NotFound, why));
+            }
+            Some(attr) if attr.kind == FileKind::File => {
+                self.require_inside(path, range, attr.size_bytes)?;
+            }
+            Some(attr) => {
                 let why = format!(
                     "it is a {}, and only regular files have content",
                     attr.kind.as_str()
                 );
                 return Err(Error::new(ErrorKind::InvalidInput, why));
             }
-            _ => {}
+            None => {}
         }
         let stores = self.database().read_stores();
         let store = stores.iter().find(|store| store.row.store == parent.store);
@@ -292,8 +312,27 @@ impl StatementFiles {
             );
             return Err(Error::new(ErrorKind::TooBig, why));
         }
-        state.waiting.push((path.to_vec(), bytes.to_vec()));
+        state.waiting.push(Waiting {
+            path: path.to_vec(),
+            range,
+            bytes: bytes.to_vec(),
+        });
         Ok(())
+    }
+}
+
+impl StatementFiles {
+    /// Refuses a range beyond the end of a file that nothing of this statement changes before.
+    fn require_inside(&self, path: &[u8], range: Option<(u64, u64)>, size: u64) -> Result<()> {
+        let is_first = !lock(&self.state).waiting.iter().any(|one| one.path == path);
+        let end = range.map(|(offset, len_bytes)| offset.saturating_add(len_bytes));
+        match end.filter(|end| is_first && *end > size) {
+            None => Ok(()),
+            Some(end) => Err(Error::new(
+                ErrorKind::InvalidInput,
+                format!("the part ends at byte {end}, and the file has {size} bytes"),
+            )),
+        }
     }
 }
 
@@ -345,8 +384,13 @@ impl SqlFiles for StatementFiles {
         self.rows(NAME, &past, pattern)
     }
 
-    fn write_content(&self, path: &[u8], bytes: &[u8]) -> std::result::Result<(), String> {
-        let taken = self.take(path, bytes);
+    fn write_content(
+        &self,
+        path: &[u8],
+        range: Option<(u64, u64)>,
+        bytes: &[u8],
+    ) -> std::result::Result<(), String> {
+        let taken = self.take(path, range, bytes);
         taken.map_err(|error| self.note(error.context(shown("write_content", SqlFile::Path(path)))))
     }
 

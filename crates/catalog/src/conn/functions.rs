@@ -5,6 +5,7 @@
 //! | `content(ino or path)` | the bytes of a file; NULL if there is none |
 //! | `content(ino or path, offset, length)` | some of them |
 //! | `write_content(path, bytes)` | the number of bytes that the file is going to have |
+//! | `write_content(path, offset, length, bytes)` | the number of `bytes`, in the place of a part |
 //! | `path(ino)`, `path(ino, store)` | a path of an inode; NULL if it has none |
 //! | `ino(path)` | the number of the inode; NULL if there is none |
 //! | `larder_time()` | the present, nanoseconds since 1970 |
@@ -107,8 +108,14 @@ pub trait SqlFiles: Send + Sync {
         file: SqlFile<'_>,
         range: Option<(u64, u64)>,
     ) -> std::result::Result<Option<Vec<u8>>, String>;
-    /// Takes what the content of a file is to be when the statement has ended.
-    fn write_content(&self, path: &[u8], bytes: &[u8]) -> std::result::Result<(), String>;
+    /// Takes what the content of a file is to be when the statement has ended; or, of a file that
+    /// is there, what is to take the place of the part at `range` (offset and length, bytes).
+    fn write_content(
+        &self,
+        path: &[u8],
+        range: Option<(u64, u64)>,
+        bytes: &[u8],
+    ) -> std::result::Result<(), String>;
     /// A path of an inode of a store (default: `main`).
     fn path(&self, ino: u64, store: Option<&str>) -> std::result::Result<Option<Vec<u8>>, String>;
     /// The number of what a path leads to, in its store.
@@ -190,7 +197,9 @@ pub(crate) fn register(connection: &Connection, files: &FilesSlot) -> Result<()>
             }
         })?;
     }
-    define(WRITE, 2, write_content)?;
+    for count in [2, 4] {
+        define(WRITE, count, write_content)?;
+    }
     define("path", 1, |context, files| path(context, files, None))?;
     define("path", 2, |context, files| match context.get_raw(1) {
         ValueRef::Null => Ok(null()),
@@ -276,7 +285,14 @@ fn write_content(context: &Context<'_>, files: &dyn SqlFiles) -> Answer {
         ValueRef::Text(path) | ValueRef::Blob(path) => path,
         other => return Err(wrong("write_content: the file is a path", other)),
     };
-    let bytes = match context.get_raw(1) {
+    let range = match context.len() {
+        4 => Some((
+            count(context.get_raw(1), "write_content: the offset")?,
+            count(context.get_raw(2), "write_content: the length")?,
+        )),
+        _ => None,
+    };
+    let bytes = match context.get_raw(context.len() - 1) {
         ValueRef::Text(bytes) | ValueRef::Blob(bytes) => bytes,
         ValueRef::Null => {
             return Err(failure(format!(
@@ -290,7 +306,7 @@ fn write_content(context: &Context<'_>, files: &dyn SqlFiles) -> Answer {
             return Err(wrong(rule, other));
         }
     };
-    files.write_content(path, bytes).map_err(failure)?;
+    files.write_content(path, range, bytes).map_err(failure)?;
     Ok(integer(bytes.len() as u64))
 }
 

@@ -23,6 +23,7 @@ mod retention;
 mod rows;
 mod saves;
 mod seal;
+mod splice;
 mod sql;
 mod stops;
 mod support;

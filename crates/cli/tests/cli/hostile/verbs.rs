@@ -57,7 +57,7 @@ const fn fails(words: &'static [&'static str]) -> Verb {
 /// What a transaction's program does.
 const PROGRAM: &str = "ls -lR . > /dev/null; cp a new; rm -r dir; exit 0";
 
-pub const VERBS: [Verb; 97] = [
+pub const VERBS: [Verb; 98] = [
     ends(&["check", "x.larder", "--read"]),
     ends(&["status", "x.larder"]),
     ends(&["check", "x.larder", "--untrusted"]),
@@ -170,6 +170,15 @@ pub const VERBS: [Verb; 97] = [
     ends(&["prune", "x.larder", "--older-than", "seq:3"]),
     ends(&["defrag", "x.larder"]),
     of(How::AfterAbort, &["shrink", "x.larder"]),
+    ends(&[
+        "splice",
+        "x.larder:/a",
+        "1",
+        "--delete",
+        "1",
+        "--insert",
+        "a",
+    ]),
     ends(&["extension", "x.larder"]),
     ends(&[
         "sql",
