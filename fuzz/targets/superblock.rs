@@ -1,4 +1,4 @@
-//! The root record of a segment (`FORMAT-2`, `FORMAT-3`). The fuzzer cannot guess a checksum, so it
+//! The root record of a segment (`FORMAT-2`, `FORMAT-3`), and that of format 1. The fuzzer cannot guess a checksum, so it
 //! is also set right.
 #![no_main]
 
@@ -16,6 +16,7 @@ libfuzzer_sys::fuzz_target!(|input: (u8, &[u8])| {
     raw[CHECKSUM_AT..CHECKSUM_AT + 4].fill(0);
     let checksum = crc32c(&raw).to_le_bytes();
     raw[CHECKSUM_AT..CHECKSUM_AT + 4].copy_from_slice(&checksum);
+    larder_format_one::superblock::choose([&raw, &raw]);
     if let Ok(superblock) = UnverifiedSuperblock::new(copy, &raw).verify() {
         let again = superblock.encode();
         assert_eq!(

@@ -1,6 +1,7 @@
 //! Proving that the catalog is consistent in itself. Extent rows against extent maps is the concern
 //! of the layer above, which can decode maps.
 
+mod checksums;
 pub(crate) mod damage;
 pub(crate) mod survey;
 
@@ -21,8 +22,9 @@ use std::collections::BTreeSet;
 
 /// Checks of the system tables: each query gives one finding per row.
 const SYSTEM: &[&str] = &[
-    "SELECT 'larder_gate: the guard switch is open, so nothing guards the tables (CATALOG-3)'
-       FROM (SELECT 1) WHERE (SELECT open FROM larder_gate) IS NOT 0",
+    "SELECT 'larder_guard_switch: the guard switch is open, so nothing guards the tables \
+    (CATALOG-3)'
+       FROM (SELECT 1) WHERE (SELECT open FROM larder_guard_switch) IS NOT 0",
     "SELECT 'larder_meta: ' || wanted.key || ' is missing' FROM (
          SELECT 'database_id' AS key UNION ALL SELECT 'capacity_bytes' UNION ALL SELECT \
          'retention_ns'
@@ -30,7 +32,7 @@ const SYSTEM: &[&str] = &[
          UNION ALL SELECT 'history_begins_seq' UNION ALL SELECT 'history_begins_ns'
          UNION ALL SELECT 'retired_bytes_total' UNION ALL SELECT 'next_store'
          UNION ALL SELECT 'next_session' UNION ALL SELECT 'next_map_page' UNION ALL SELECT \
-         'patches_gone_seq') AS wanted
+         'redo_gone_seq') AS wanted
        LEFT JOIN larder_meta AS meta ON meta.key = wanted.key WHERE meta.key IS NULL",
     "SELECT 'larder_store: store ' || s.name || ' shows store ' || s.table_store || ', which does \
      not exist'
@@ -107,13 +109,14 @@ const SYSTEM: &[&str] = &[
        ) AS c ON c.segment = g.segment AND c.ag = g.ag
        WHERE (coalesce(g.used_blocks, 0), coalesce(g.retired_blocks, 0))
          <> (coalesce(c.used_blocks, 0), coalesce(c.retired_blocks, 0))",
-    "SELECT DISTINCT 'larder_patch: inode ' || p.ino || ' belongs to store ' || p.store
+    "SELECT DISTINCT 'larder_redo_row: inode ' || p.ino || ' belongs to store ' || p.store
          || ', which has no tables (REDO-1)'
-       FROM larder_patch AS p LEFT JOIN larder_store AS s ON s.id = p.store AND s.table_store = s.id
+       FROM larder_redo_row AS p LEFT JOIN larder_store AS s ON s.id = p.store AND s.table_store \
+       = s.id
        WHERE s.id IS NULL",
-    "SELECT 'larder_patch: a redo row of inode ' || ino || ' of store ' || store \
+    "SELECT 'larder_redo_row: a redo row of inode ' || ino || ' of store ' || store \
      || ' is of commit ' || seq || ', which has not happened'
-       FROM larder_patch WHERE seq > (SELECT value FROM larder_meta WHERE key = 'commit_seq')",
+       FROM larder_redo_row WHERE seq > (SELECT value FROM larder_meta WHERE key = 'commit_seq')",
     "SELECT 'larder_holder: session ' || h.session || ' holds inode ' || h.ino || ' of store ' || \
      h.store
          || ', which is no orphan'
@@ -142,7 +145,7 @@ const SYSTEM: &[&str] = &[
          (HISTORY-1)'
        FROM (SELECT *, lag(until_seq) OVER (PARTITION BY store, ino, what, key ORDER BY \
        until_seq) AS before
-         FROM larder_history WHERE store IS NOT NULL AND what <> 'patch') WHERE since_seq < before",
+         FROM larder_history WHERE store IS NOT NULL AND what <> 'redo') WHERE since_seq < before",
     "SELECT DISTINCT 'larder_history: there is history of store ' || h.store || ', which has no \
      tables'
        FROM larder_history AS h LEFT JOIN larder_store AS s ON s.id = h.store AND s.table_store = \
@@ -162,7 +165,7 @@ const SYSTEM: &[&str] = &[
            FROM larder_session
          UNION ALL SELECT 'larder_transaction: what transaction ' || id || ' reads', pin_seq
            FROM larder_transaction
-         UNION ALL SELECT 'larder_past: row ' || id, seq FROM larder_past
+         UNION ALL SELECT 'larder_as_of: row ' || id, seq FROM larder_as_of
          UNION ALL SELECT 'larder_author: the beginning of session ' || session, since_seq
            FROM larder_author
          UNION ALL SELECT 'larder_author: the end of session ' || session, until_seq
@@ -183,8 +186,8 @@ const SYSTEM: &[&str] = &[
          UNION ALL SELECT 'larder_temporal: row ' || id, until_seq FROM larder_temporal
          UNION ALL SELECT 'larder_orphan: inode ' || ino || ' of store ' || store, seq
            FROM larder_orphan
-         UNION ALL SELECT 'larder_home: the copy of segment ' || segment || ' block '
-           || start_block, until_seq FROM larder_home
+         UNION ALL SELECT 'larder_pre_image: the copy of segment ' || segment || ' block '
+           || start_block, until_seq FROM larder_pre_image
        ) WHERE seq > 1 + (SELECT value FROM larder_meta WHERE key = 'commit_seq')",
     "SELECT 'larder_snapshot: ' || name || ' is of commit ' || seq || ', whose state is gone \
      (HISTORY-3)'
@@ -194,7 +197,7 @@ const SYSTEM: &[&str] = &[
     // A step of a transaction has no state that somebody may name or read.
     "SELECT what || ' is of commit ' || seq || ', which was no whole one (HISTORY-3)' FROM (
          SELECT 'larder_snapshot: ' || name AS what, seq FROM larder_snapshot
-         UNION ALL SELECT 'larder_past: row ' || id, seq FROM larder_past
+         UNION ALL SELECT 'larder_as_of: row ' || id, seq FROM larder_as_of
        ) WHERE seq <= (SELECT value FROM larder_meta WHERE key = 'commit_seq')
          AND seq > (SELECT value FROM larder_meta WHERE key = 'history_begins_seq')
          AND seq NOT IN (SELECT until_seq FROM larder_history WHERE what = 'commit')",
@@ -299,8 +302,8 @@ const STORE: &[&str] = &[
     "SELECT DISTINCT 'larder_piece: the list of inode ' || p.ino || ' of {t} has no root'
        FROM larder_piece AS p WHERE p.store = ?1 AND NOT EXISTS (
          SELECT 1 FROM larder_piece AS r WHERE r.store = ?1 AND r.ino = p.ino AND r.page = 0)",
-    "SELECT DISTINCT 'larder_patch: there is no file ' || p.ino || ' in {t} (REDO-1)'
-       FROM larder_patch AS p LEFT JOIN \"{t}\" AS i ON i.ino = p.ino
+    "SELECT DISTINCT 'larder_redo_row: there is no file ' || p.ino || ' in {t} (REDO-1)'
+       FROM larder_redo_row AS p LEFT JOIN \"{t}\" AS i ON i.ino = p.ino
        WHERE p.store = ?1 AND i.kind IS NOT 'file'",
     "SELECT '{t}: inode ' || i.ino || ' is there since commit ' || i.since_seq || ' and was \
      superseded by '
@@ -379,6 +382,7 @@ impl CatalogSurvey<'_> {
                 collect(&txn, sql, None, &mut findings)?;
             }
             map_pages::check(&txn, &stores, &mut findings)?;
+            checksums::check(&txn, &stores, &mut findings)?;
             for (id, name) in &stores {
                 for sql in STORE {
                     collect(&txn, &sql.replace("{t}", name), Some(*id), &mut findings)?;

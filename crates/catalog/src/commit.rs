@@ -26,7 +26,7 @@ use crate::space::holders;
 use crate::space::map_pages;
 use crate::temporal;
 use crate::types::changes::{AttrMask, ChangeSet, CommitOutcome, InodeChange};
-use crate::types::codec::signed;
+use crate::types::codec::{checksum_of, signed};
 use crate::types::rows::ContentRow;
 use larder_format::{CommitSeq, StoreId};
 use rusqlite::{CachedStatement, Connection, OptionalExtension, params};
@@ -60,7 +60,7 @@ impl Catalog {
             apply_inodes(txn, &stores, changes, &keeper, purpose)?;
             apply_sides(txn, &stores, changes, &keeper)?;
             apply_pieces(txn, &stores, changes, &keeper)?;
-            extents::allocate(txn, &allocated)?;
+            extents::allocate(txn, seq, &allocated)?;
             let turned = holders::apply(txn, seq, &changes.shared, &retired)?;
             let dropped = holders::drop_live(txn, seq, &dropped)?;
             let step = match &changes.reclaim_horizon {
@@ -329,7 +329,8 @@ fn apply_contents(
                     continue;
                 }
             };
-            let row = params![ino, inline, target, since];
+            let checksum = inline.or(target).map(|bytes| checksum_of(&[bytes]));
+            let row = params![ino, inline, target, since, checksum];
             if add.execute(row).at(&sql.table_content)? == 0 {
                 keeper.keep(txn, &sql.keep.content, params![ino])?;
                 require_row(set.execute(row).at(&sql.table_content)?, &sql.table_content)?;

@@ -53,6 +53,17 @@ pub enum CatalogError {
         /// The newest version this build knows.
         known: u32,
     },
+    /// An older Larder wrote it, in another format.
+    #[error(
+        "written by an older larder (schema {found}, this one reads {known}); 'larder upgrade OLD \
+         NEW' converts it"
+    )]
+    OlderFormat {
+        /// The version in the catalog.
+        found: u32,
+        /// The version this build reads.
+        known: u32,
+    },
     /// The catalog, or the place where it lies, cannot be written.
     #[error("{what} is read-only; make the database directory and its files writable")]
     ReadOnly {
@@ -67,10 +78,10 @@ pub enum CatalogError {
         /// Who holds it, and how long it was waited for, if it was.
         why: Option<String>,
     },
-    /// It was written by an older Larder, and upgrading it waits for others to be done with it.
+    /// It is to be converted to another format, and others are not done with it.
     #[error(
-        "the database was written by an older larder and has to be upgraded, but {who} has it \
-         open; end that with the older larder, and try again"
+        "the database cannot be converted while {who} has it open; end that with the older larder, \
+         and try again"
     )]
     InUse {
         /// Who has it open.

@@ -1,7 +1,7 @@
 //! How the engine's own writes pass the guard triggers (`CATALOG-3`).
 //!
-//! The *guard switch* is the row of `larder_gate`. A guard trigger refuses a write while it is
-//! closed, and does nothing while it is open.
+//! The *guard switch* is the row of `larder_guard_switch`. A guard trigger refuses a write while it
+//! is closed, and does nothing while it is open.
 //!
 //! Where no trigger exists but the guards, the writer runs without triggers: reading the guard
 //! switch for each row, and the statement journal that a trigger which may refuse needs, cost as
@@ -177,8 +177,8 @@ impl Guards {
             self.are_alone = txn
                 .query_row(
                     "SELECT NOT EXISTS (SELECT 1 FROM sqlite_schema WHERE type = 'trigger' \
-                     AND tbl_name <> 'larder_gate' \
-                     AND instr(sql, 'WHEN (SELECT open FROM larder_gate) IS NOT 1') = 0 \
+                     AND tbl_name <> 'larder_guard_switch' \
+                     AND instr(sql, 'WHEN (SELECT open FROM larder_guard_switch) IS NOT 1') = 0 \
                      AND NOT ((name LIKE 'larder\\_watch\\_%' ESCAPE '\\' OR \
                        name LIKE 'larder\\_temporal\\_%' ESCAPE '\\') AND NOT EXISTS \
                        (SELECT 1 FROM pragma_foreign_key_list(tbl_name) \

@@ -8,7 +8,7 @@
 //!
 //! # Invariants
 //! * `HISTORY-1` While the database keeps history, a row of a store table (its user columns
-//!   excepted), of its side tables, of `larder_piece` or `larder_patch` is changed or deleted by
+//!   excepted), of its side tables, of `larder_piece` or `larder_redo_row` is changed or deleted by
 //!   commit S only after it was copied into `larder_history` with `until_seq` = S, unless S itself
 //!   wrote it. *Guard*: all of it happens in [`Catalog::commit`], the merge of a workspace, and the
 //!   triggers of plain SQL; model tests of the layers above.
@@ -76,8 +76,8 @@ pub(crate) const KEEP_PIECES: &str = "INSERT INTO larder_history (until_seq, wha
      WHERE store = ?2 AND ino = ?3 AND since_seq < ?1";
 /// Keeps the redo rows of an object up to a commit: `store`, `ino`, the commit.
 pub(crate) const KEEP_REDO_ROWS: &str = "INSERT INTO larder_history (until_seq, what, store, ino, \
-    key, since_seq, value, extra) \
-     SELECT ?1, 'patch', store, ino, id, seq, bytes, blocks FROM larder_patch \
+    key, since_seq, value, extra, checksum) \
+     SELECT ?1, 'redo', store, ino, id, seq, bytes, blocks, checksum FROM larder_redo_row \
      WHERE store = ?2 AND ino = ?3 AND seq <= ?4 AND seq < ?1 ORDER BY id";
 
 /// The statements that keep rows of one store's tables. `?1` is the commit; keys follow.
@@ -117,19 +117,20 @@ impl KeepSql {
         let side = |what: &str, columns: &str, suffix: &str| {
             format!(
                 "INSERT INTO larder_history (until_seq, what, store, ino, key, since_seq, value, \
-                 kind) \
+                 kind, checksum) \
                  SELECT ?1, '{what}', {store}, {columns} \
                  FROM main.\"{name}_{suffix}\" WHERE since_seq < ?1 AND "
             )
         };
-        let entry = side("name", "parent, name, since_seq, ino, NULL", "dirent");
+        let entry = side("name", "parent, name, since_seq, ino, NULL, NULL", "dirent");
         let content = side(
             "content",
-            "ino, 0, since_seq, coalesce(target, inline), iif(target IS NULL, 'file', 'symlink')",
+            "ino, 0, since_seq, coalesce(target, inline), iif(target IS NULL, 'file', 'symlink'), \
+             checksum",
             "content",
         );
-        let map = side("map", "ino, page, since_seq, runs, NULL", "map");
-        let xattr = side("xattr", "ino, name, since_seq, value, NULL", "xattr");
+        let map = side("map", "ino, page, since_seq, runs, NULL, NULL", "map");
+        let xattr = side("xattr", "ino, name, since_seq, value, NULL, NULL", "xattr");
         let one = |text: &str| format!("{text}ino = ?2");
         KeepSql {
             inode: one(&inode),
@@ -364,11 +365,11 @@ pub(crate) fn add_pre_images(
 ) -> Result<()> {
     let mut insert = txn
         .prepare_cached(
-            "INSERT INTO larder_home \
+            "INSERT INTO larder_pre_image \
              (segment, start_block, until_seq, block_count, copy_segment, copy_block) \
              VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
         )
-        .at("larder_home")?;
+        .at("larder_pre_image")?;
     for (target, copy) in pre_images {
         for skip in (0..target.block_count).step_by(PRE_IMAGE_BLOCKS_MAX as usize) {
             let count = PRE_IMAGE_BLOCKS_MAX.min(target.block_count - skip);
@@ -381,7 +382,7 @@ pub(crate) fn add_pre_images(
                     copy.segment.0,
                     signed(copy.start_block + skip)
                 ])
-                .at("larder_home")?;
+                .at("larder_pre_image")?;
         }
     }
     Ok(())
@@ -478,7 +479,7 @@ pub(crate) fn held(connection: &Connection) -> Result<Option<CommitSeq>> {
     connection
         .prepare_cached(
             "SELECT min(seq) FROM (SELECT min(seq) AS seq FROM larder_snapshot UNION ALL \
-             SELECT min(seq) FROM larder_past)",
+             SELECT min(seq) FROM larder_as_of)",
         )
         .and_then(|mut find| find.query_row([], |row| row.get::<_, Option<i64>>(0)))
         .map(|found| found.map(|seq| CommitSeq(seq as u64)))
@@ -623,7 +624,7 @@ pub(crate) fn held_since(connection: &Connection, from: CommitSeq) -> Result<Opt
         .prepare_cached(
             "SELECT min(seq) FROM (SELECT min(seq) AS seq FROM larder_snapshot WHERE seq >= ?1 \
              UNION ALL \
-             SELECT min(seq) FROM larder_past WHERE seq >= ?1)",
+             SELECT min(seq) FROM larder_as_of WHERE seq >= ?1)",
         )
         .and_then(|mut find| find.query_row([signed(from.0)], |row| row.get::<_, Option<i64>>(0)))
         .map(|found| found.map(|seq| CommitSeq(seq as u64)))

@@ -78,6 +78,7 @@ mod space;
 mod stores;
 mod temporal;
 mod types;
+mod upgrade;
 mod user_sql;
 mod workspace;
 
@@ -128,6 +129,7 @@ pub use types::rows::{
 pub use types::sql::{SqlRow, SqlValue, is_complete};
 pub use types::tuning::Tuning;
 pub use types::utc;
+pub use upgrade::Upgrade;
 pub use user_sql::client::{ClientEnd, ClientHandle, ClientLocks, ClientStatement, ClientWatch};
 pub use user_sql::{SqlControl, SqlStatement};
 pub use workspace::{Conflict, GRANTS, INO_RANGE, InoRange, Merged, TransactionRow};

@@ -1,7 +1,5 @@
 //! Creating and opening a catalog, and the settings of its connections.
 
-pub(crate) mod exclusive_upgrade;
-
 use crate::authors::NOBODY;
 use crate::conn::confine::{Use, confine};
 use crate::conn::connect::{configure, connect, connect_with, sync_commits, use_wal};
@@ -12,11 +10,12 @@ use crate::error::{At, CatalogError, Result};
 use crate::guards::Guards;
 use crate::guards::audit;
 use crate::guards::trigger_watch::Watch;
-use crate::schema::{self, APPLICATION_ID, SCHEMA_VERSION, STEPS};
+use crate::schema::{self, APPLICATION_ID, TWO};
 use crate::types::codec;
 use crate::{Catalog, Writer, stores};
 use larder_directory::DatabaseDir;
 use larder_format::StoreId;
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -88,10 +87,9 @@ impl Catalog {
         Catalog::open_in(directory, options)
     }
 
-    /// Opens `dir/catalog.db`, upgrading its schema when it is older. Errors tell apart: no such
-    /// database ([`CatalogError::NotFound`]), not a database, a newer format, an older one that
-    /// others have open ([`CatalogError::InUse`]), read-only, and locked ([`CatalogError::Busy`],
-    /// after as long as the options say).
+    /// Opens `dir/catalog.db`. Errors tell apart: no such database ([`CatalogError::NotFound`]),
+    /// not a database, a newer format, an older one ([`CatalogError::OlderFormat`]), read-only, and
+    /// locked ([`CatalogError::Busy`], after as long as the options say).
     pub fn open(dir: &Path, options: &CatalogOptions) -> Result<Catalog> {
         open_within(&Place::find(dir)?, options, Purpose::Engine)
     }
@@ -174,7 +172,9 @@ pub(crate) fn open_within(
     let has_log = matches!(purpose, Purpose::Engine | Purpose::Transactions);
     let (connection, waits) = connect_with(place, options, access, has_log)?;
     let code = options.trust.judge(place.owner(), &path)?;
+    keep_log(&connection, true)?;
     let found = identify(&connection, &path, code)?;
+    keep_log(&connection, false)?;
     sync_commits(&connection)?;
     confine(&connection, purpose.into())?;
     let watch = Watch::begin(&connection)?;
@@ -194,9 +194,6 @@ pub(crate) fn open_within(
             Some(0),
             "LOG-3"
         );
-    }
-    if !options.is_extension {
-        exclusive_upgrade::upgrade(&connection, place, options.wait_max())?;
     }
     configure(&connection)?;
     if purpose == Purpose::Past {
@@ -247,6 +244,14 @@ pub(crate) fn open_within(
     })
 }
 
+/// Whether the end of a connection leaves the log as it is: what is refused is not written to.
+pub(crate) fn keep_log(connection: &Connection, is_kept: bool) -> Result<()> {
+    connection
+        .set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, is_kept)
+        .at("the log")
+        .map(drop)
+}
+
 /// Refuses what is not our catalog, or has code that it must not have, before anything is written
 /// to it.
 fn identify(connection: &Connection, path: &Path, code: Code) -> Result<audit::Findings> {
@@ -266,6 +271,16 @@ pub(crate) fn identify_client(
     connection: &Connection,
     path: &Path,
 ) -> Result<()> {
+    let found = identify_version(application_id, connection, path)?;
+    schema::require_format(found, &TWO)
+}
+
+/// The version of the schema; refuses what is not our catalog.
+pub(crate) fn identify_version(
+    application_id: rusqlite::Result<u32>,
+    connection: &Connection,
+    path: &Path,
+) -> Result<u32> {
     let not_ours = |why: &str| CatalogError::NotADatabase {
         path: path.into(),
         why: why.into(),
@@ -292,16 +307,7 @@ pub(crate) fn identify_client(
             "it is the SQLite database of another program; check the path"
         }));
     }
-    let found: u32 = connection
-        .pragma_query_value(None, "user_version", |row| row.get(0))
-        .at("the schema version")?;
-    if found > SCHEMA_VERSION {
-        return Err(CatalogError::NewerFormat {
-            found,
-            known: SCHEMA_VERSION,
-        });
-    }
-    Ok(())
+    schema::version(connection)
 }
 
 pub(crate) fn application_id(connection: &Connection) -> rusqlite::Result<u32> {
@@ -342,7 +348,7 @@ fn initialise(connection: &Connection, path: &Path, init: &DatabaseInit) -> Resu
     }
     txn.pragma_update(None, "application_id", APPLICATION_ID)
         .at("application_id")?;
-    schema::apply(&txn, STEPS, 0)?;
+    schema::apply(&txn, &TWO, 0)?;
     meta::set_guard_switch(&txn, true)?;
     {
         let mut insert = txn
@@ -359,6 +365,8 @@ fn initialise(connection: &Connection, path: &Path, init: &DatabaseInit) -> Resu
             ("history_begins_seq", 0),
             ("history_begins_ns", init.now_ns),
             ("retired_bytes_total", 0),
+            ("next_map_page", 1),
+            ("redo_gone_seq", 0),
             ("next_store", i64::from(StoreId::MAIN.0)),
             ("next_session", 1),
         ] {

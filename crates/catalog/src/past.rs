@@ -37,7 +37,7 @@ impl CatalogPast<'_> {
             let id = txn
                 // Nobody would end the pin of a session that is over.
                 .prepare_cached(
-                    "INSERT INTO larder_past (session, seq) SELECT id, ?2 FROM larder_session \
+                    "INSERT INTO larder_as_of (session, seq) SELECT id, ?2 FROM larder_session \
                      WHERE id = ?1 \
                      RETURNING id",
                 )
@@ -46,7 +46,7 @@ impl CatalogPast<'_> {
                         .query_row([signed(session.0), signed(seq.0)], |row| row.get(0))
                         .optional()
                 })
-                .at("larder_past")?
+                .at("larder_as_of")?
                 .ok_or(CatalogError::PastEnded)?;
             let asked_ns = match moment {
                 Moment::At(asked_ns) => *asked_ns,
@@ -66,10 +66,10 @@ impl CatalogPast<'_> {
     pub fn unpin_past(&self, pin: &PastPin) -> Result<()> {
         self.catalog.write(|txn| {
             txn.execute(
-                "DELETE FROM larder_past WHERE id = ?1 AND session = ?2 AND seq = ?3",
+                "DELETE FROM larder_as_of WHERE id = ?1 AND session = ?2 AND seq = ?3",
                 [pin.id, signed(pin.session.0), signed(pin.seq.0)],
             )
-            .at("larder_past")
+            .at("larder_as_of")
             .map(drop)
         })
     }
@@ -81,9 +81,11 @@ impl CatalogPast<'_> {
             return Ok(());
         };
         let is_there = reader
-            .prepare_cached("SELECT 1 FROM larder_past WHERE id = ?1 AND session = ?2 AND seq = ?3")
+            .prepare_cached(
+                "SELECT 1 FROM larder_as_of WHERE id = ?1 AND session = ?2 AND seq = ?3",
+            )
             .and_then(|mut find| find.exists([pin.id, signed(pin.session.0), signed(pin.seq.0)]))
-            .at("larder_past")?;
+            .at("larder_as_of")?;
         match is_there {
             true => Ok(()),
             false => Err(CatalogError::PastEnded),
@@ -96,12 +98,12 @@ impl CatalogPast<'_> {
         self.catalog.read(|reader| {
             rows(
                 reader,
-                "SELECT segment, start_block, block_count, until_seq FROM larder_home WHERE \
+                "SELECT segment, start_block, block_count, until_seq FROM larder_pre_image WHERE \
                  until_seq > ?1",
                 [signed(seq.0)],
                 |row| Ok((extent(row)?, CommitSeq(unsigned(row, 3)?))),
             )
-            .at("larder_home")
+            .at("larder_pre_image")
         })
     }
 
@@ -120,12 +122,12 @@ impl CatalogPast<'_> {
             rows(
                 reader,
                 "SELECT segment, start_block, block_count, copy_segment, copy_block, until_seq \
-                 FROM larder_home \
+                 FROM larder_pre_image \
                  ORDER BY segment, start_block, until_seq",
                 [],
                 pre_image,
             )
-            .at("larder_home")
+            .at("larder_pre_image")
         })
     }
 

@@ -6,7 +6,6 @@ pub(crate) mod read;
 pub(crate) mod statements;
 
 use crate::error::{At, CatalogError, Result};
-use crate::schema::statements::StoreSql;
 use crate::types::names::{
     SUFFIXES, StoreName, execute_all, execute_one, execute_template, quoted,
 };
@@ -23,6 +22,7 @@ const _: () = assert!(MAP_REFERENCE_BYTES == 14);
 pub(crate) const APPLICATION_ID: u32 = 0x4C41_5244;
 
 /// One step from a version to the next: SQL, and the tables that get guard triggers.
+#[derive(Clone, Copy)]
 pub(crate) struct Step {
     pub(crate) sql: &'static str,
     /// The same for the tables of each store.
@@ -30,94 +30,100 @@ pub(crate) struct Step {
     pub(crate) guarded: &'static [&'static str],
 }
 
-/// Step `n` leads from version `n` to `n + 1`. Released steps never change.
-pub(crate) const STEPS: &[Step] = &[
-    Step {
-        sql: include_str!("schema/v1.sql"),
-        store_sql: None,
-        guarded: &[
-            "larder_meta",
-            "larder_store",
-            "larder_segment",
-            "larder_extent",
-            "larder_ag",
-            "larder_session",
-            "larder_orphan",
-            "larder_holder",
-        ],
-    },
-    Step {
-        sql: include_str!("schema/v2.sql"),
-        store_sql: None,
-        guarded: &[],
-    },
-    Step {
-        sql: include_str!("schema/v3.sql"),
-        store_sql: None,
-        guarded: &["larder_piece"],
-    },
-    Step {
-        sql: include_str!("schema/v4.sql"),
-        store_sql: None,
-        guarded: &["larder_patch"],
-    },
-    Step {
-        sql: include_str!("schema/v5.sql"),
-        store_sql: None,
-        guarded: &["larder_transaction", "larder_grant"],
-    },
-    Step {
-        sql: include_str!("schema/v6.sql"),
-        store_sql: None,
-        guarded: &[],
-    },
-    Step {
-        sql: include_str!("schema/v7.sql"),
-        store_sql: Some(include_str!("schema/v7_store.sql")),
-        guarded: &[
-            "larder_home",
-            "larder_snapshot",
-            "larder_hold",
-            "larder_past",
-        ],
-    },
-    Step {
-        sql: include_str!("schema/v8.sql"),
-        store_sql: None,
-        guarded: &["larder_temporal"],
-    },
-    Step {
-        sql: include_str!("schema/v9.sql"),
-        store_sql: None,
-        guarded: &[
-            "larder_author",
-            "larder_seal",
-            "larder_sealed",
-            "larder_shared",
-        ],
-    },
-    Step {
-        sql: include_str!("schema/v10.sql"),
-        store_sql: None,
-        guarded: &["larder_map_page", "larder_map_page_use"],
-    },
-    Step {
-        sql: include_str!("schema/v11.sql"),
-        store_sql: None,
-        guarded: &[],
-    },
-    Step {
-        sql: include_str!("schema/v12.sql"),
-        store_sql: Some(include_str!("schema/v12_store.sql")),
-        guarded: &[],
-    },
-];
+/// A format: versions of the schema that steps lead to, one from the other.
+pub(crate) struct Format<'s> {
+    /// The version that the first step begins with.
+    base: u32,
+    pub(crate) steps: &'s [Step],
+    /// The tables, view and triggers of a store, before the steps that add to them.
+    store: &'static [&'static str],
+    /// The triggers of a table that only the engine may change.
+    guard: &'static str,
+}
+
+impl Format<'_> {
+    /// The version that its steps lead to.
+    pub(crate) fn newest(&self) -> u32 {
+        self.base + self.steps.len() as u32
+    }
+
+    /// The same, as far as `version`.
+    pub(crate) fn up_to(&self, version: u32) -> Format<'_> {
+        Format {
+            steps: &self.steps[..version.saturating_sub(self.base) as usize],
+            ..*self
+        }
+    }
+}
+
+/// Step `n` leads from version `BASE + n` to the next. Released steps never change.
+const STEPS: &[Step] = &[Step {
+    sql: include_str!("schema/system.sql"),
+    store_sql: None,
+    guarded: &[
+        "larder_meta",
+        "larder_store",
+        "larder_segment",
+        "larder_extent",
+        "larder_shared",
+        "larder_ag",
+        "larder_piece",
+        "larder_map_page",
+        "larder_map_page_use",
+        "larder_redo_row",
+        "larder_session",
+        "larder_orphan",
+        "larder_holder",
+        "larder_transaction",
+        "larder_grant",
+        "larder_pre_image",
+        "larder_snapshot",
+        "larder_hold",
+        "larder_as_of",
+        "larder_temporal",
+        "larder_seal",
+        "larder_sealed",
+        "larder_author",
+    ],
+}];
+
+/// The newest version of format 1; a new catalog begins behind it.
+const BASE: u32 = larder_format_one::SCHEMA_VERSION;
 
 /// The version this build writes: `PRAGMA user_version`.
-pub const SCHEMA_VERSION: u32 = STEPS.len() as u32;
+pub const SCHEMA_VERSION: u32 = BASE + STEPS.len() as u32;
 
-const GUARD: &str = include_str!("schema/guard.sql");
+/// The tables of a store.
 pub(crate) const STORE: &str = include_str!("schema/store.sql");
+
+/// The format that this build reads and writes.
+pub(crate) const TWO: Format<'static> = Format {
+    base: BASE,
+    steps: STEPS,
+    store: &[STORE, include_str!("schema/store_code.sql")],
+    guard: include_str!("schema/guard.sql"),
+};
+
+/// Format 1, which only an upgrade reads.
+pub(crate) const ONE: Format<'static> = Format {
+    base: 0,
+    steps: &{
+        let mut steps = [STEPS[0]; BASE as usize];
+        let mut at = 0;
+        while at < steps.len() {
+            let step = &larder_format_one::STEPS[at];
+            steps[at] = Step {
+                sql: step.sql,
+                store_sql: step.store_sql,
+                guarded: step.guarded,
+            };
+            at += 1;
+        }
+        steps
+    },
+    store: &[larder_format_one::STORE],
+    guard: larder_format_one::GUARD,
+};
 
 /// The columns of a store table that are ours; all others are the user's.
 pub(crate) const ENGINE_COLUMNS: [&str; 16] = [
@@ -133,14 +139,14 @@ pub(crate) const FILE_ID: &str = "file_id";
 /// The column that says which commit wrote a row.
 pub(crate) const SINCE: &str = "since_seq";
 
-/// Brings the schema from the version found to `steps.len()`, and then calls `after`, in one
-/// transaction; an interrupted upgrade leaves the old version. Refuses what is newer.
+/// Brings the schema from the version found to the newest of its format, and then calls `after`, in
+/// one transaction; an interrupted upgrade leaves the old version. Refuses another format.
 pub(crate) fn upgrade(
     connection: &Connection,
-    steps: &[Step],
+    format: &Format<'_>,
     after: impl FnOnce(&Connection) -> Result<()>,
 ) -> Result<()> {
-    let known = steps.len() as u32;
+    let known = format.newest();
     if version(connection)? == known {
         return Ok(());
     }
@@ -148,20 +154,31 @@ pub(crate) fn upgrade(
         .at("the start of an upgrade")?;
     // Read again: another process may just have upgraded.
     let found = version(&txn)?;
-    if found > known {
-        return Err(CatalogError::NewerFormat { found, known });
+    if found > 0 {
+        require_format(found, format)?;
     }
-    apply(&txn, steps, found)?;
+    apply(&txn, format, found)?;
     after(&txn)?;
     txn.commit().at("the commit of an upgrade")
 }
 
-/// Applies the steps after version `found`; the caller holds the transaction.
-pub(crate) fn apply(connection: &Connection, steps: &[Step], found: u32) -> Result<()> {
-    for step in &steps[found as usize..] {
+/// Refuses a version of another format than that.
+pub(crate) fn require_format(found: u32, format: &Format<'_>) -> Result<()> {
+    let known = format.newest();
+    match found {
+        0 => Err(CatalogError::corrupt("the catalog's schema has no version")),
+        _ if found > known => Err(CatalogError::NewerFormat { found, known }),
+        _ if found <= format.base => Err(CatalogError::OlderFormat { found, known }),
+        _ => Ok(()),
+    }
+}
+
+/// Applies the steps after version `found`; the caller holds the transaction. 0: all of them.
+pub(crate) fn apply(connection: &Connection, format: &Format<'_>, found: u32) -> Result<()> {
+    for step in &format.steps[found.saturating_sub(format.base) as usize..] {
         execute_all(connection, step.sql).at("the schema")?;
         for table in step.guarded {
-            guard(connection, table)?;
+            guard(connection, format, table)?;
         }
         if let Some(store_sql) = step.store_sql {
             for (id, name) in stores_with_tables(connection)? {
@@ -171,11 +188,12 @@ pub(crate) fn apply(connection: &Connection, steps: &[Step], found: u32) -> Resu
         }
     }
     connection
-        .pragma_update(None, "user_version", steps.len() as u32)
+        .pragma_update(None, "user_version", format.newest())
         .at("the schema version")
 }
 
-fn stores_with_tables(connection: &Connection) -> Result<Vec<(StoreId, StoreName)>> {
+/// The stores that have tables of their own.
+pub(crate) fn stores_with_tables(connection: &Connection) -> Result<Vec<(StoreId, StoreName)>> {
     connection
         .prepare("SELECT id, name FROM larder_store WHERE table_store = id ORDER BY id")
         .and_then(|mut list| {
@@ -206,7 +224,13 @@ fn require_free_columns(connection: &Connection, store_sql: &str, name: &str) ->
     Ok(())
 }
 
-fn add_to_store(connection: &Connection, sql: &'static str, id: StoreId, name: &str) -> Result<()> {
+/// Runs SQL with the name and the number of a store in it.
+pub(crate) fn add_to_store(
+    connection: &Connection,
+    sql: &'static str,
+    id: StoreId,
+    name: &str,
+) -> Result<()> {
     let id = id.0.to_string();
     execute_template(connection, sql, &[("{name}", name), ("{id}", &id)])
 }
@@ -232,19 +256,19 @@ pub(crate) fn version(connection: &Connection) -> Result<u32> {
         .at("the schema version")
 }
 
-fn guard(connection: &Connection, table: &str) -> Result<()> {
-    execute_template(connection, GUARD, &[("{table}", table)])
+fn guard(connection: &Connection, format: &Format<'_>, table: &str) -> Result<()> {
+    execute_template(connection, format.guard, &[("{table}", table)])
 }
 
 /// Creates the tables, view and triggers of a store. Refuses when any of the names is taken.
 pub(crate) fn create_store_tables(connection: &Connection, id: StoreId, name: &str) -> Result<()> {
-    create_store_tables_of(connection, SCHEMA_VERSION, id, name)
+    create_store_tables_of(connection, &TWO, id, name)
 }
 
-/// The same as a catalog of format `version` has them.
+/// The same as a catalog of that format has them.
 pub(crate) fn create_store_tables_of(
     connection: &Connection,
-    version: u32,
+    format: &Format<'_>,
     id: StoreId,
     name: &str,
 ) -> Result<()> {
@@ -259,21 +283,23 @@ pub(crate) fn create_store_tables_of(
             });
         }
     }
-    execute_template(connection, STORE, &[("{name}", name)])?;
-    let steps = &STEPS[..version as usize];
-    for sql in steps.iter().filter_map(|step| step.store_sql) {
+    let later = format.steps.iter().filter_map(|step| step.store_sql);
+    for sql in format.store.iter().copied().chain(later) {
         add_to_store(connection, sql, id, name)?;
     }
-    let sql = StoreSql::new(StoreId::MAIN, name);
-    for table in [
-        &sql.table_dirent,
-        &sql.table_content,
-        &sql.table_map,
-        &sql.table_xattr,
-    ] {
-        guard(connection, table)?;
-    }
-    Ok(())
+    guard_sides(connection, format, name)
+}
+
+/// Guards the side tables of a store.
+pub(crate) fn guard_sides(connection: &Connection, format: &Format<'_>, name: &str) -> Result<()> {
+    let sides = ["_dirent", "_content", "_map", "_xattr"];
+    (sides.iter()).try_for_each(|side| guard(connection, format, &format!("{name}{side}")))
+}
+
+/// Makes the view and the guards of a store in format 2, whose tables are there.
+pub(crate) fn add_store_code(connection: &Connection, id: StoreId, name: &str) -> Result<()> {
+    add_to_store(connection, TWO.store[1], id, name)?;
+    guard_sides(connection, &TWO, name)
 }
 
 /// Drops what [`create_store_tables`] created; triggers and indexes go with their tables.
@@ -296,7 +322,6 @@ pub(crate) fn store_objects(name: &str) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::schema::expected::expected_objects;
     use crate::types::names::check_store_name;
     use larder_format::limits::STORE_NAME_BYTES_MAX;
 
@@ -329,277 +354,32 @@ mod tests {
             store_sql: None,
             guarded: &[],
         };
-        let v1 = || Step {
-            sql: STEPS[0].sql,
-            store_sql: None,
-            guarded: STEPS[0].guarded,
-        };
+        let (broken, next) = ([STEPS[0], BROKEN], [STEPS[0], NEXT]);
+        let [broken, next] = [&broken, &next].map(|steps| Format { steps, ..TWO });
         let connection = Connection::open_in_memory().unwrap();
-        upgrade(&connection, &[v1()], |_| Ok(())).unwrap();
-        assert_eq!(version(&connection).unwrap(), 1);
-        upgrade(&connection, &[v1(), BROKEN], |_| Ok(())).unwrap_err();
-        assert_eq!(version(&connection).unwrap(), 1);
+        upgrade(&connection, &TWO, |_| Ok(())).unwrap();
+        assert_eq!(version(&connection).unwrap(), SCHEMA_VERSION);
+        upgrade(&connection, &broken, |_| Ok(())).unwrap_err();
+        assert_eq!(version(&connection).unwrap(), SCHEMA_VERSION);
         connection.prepare("SELECT * FROM half").unwrap_err();
-        upgrade(&connection, &[v1(), NEXT], |_| Ok(())).unwrap();
-        assert_eq!(version(&connection).unwrap(), 2);
+        upgrade(&connection, &next, |_| Ok(())).unwrap();
+        assert_eq!(version(&connection).unwrap(), SCHEMA_VERSION + 1);
         connection
             .prepare("SELECT extra FROM larder_segment")
             .unwrap();
-        let refused = upgrade(&connection, &[v1()], |_| Ok(())).unwrap_err();
+        let refused = upgrade(&connection, &TWO, |_| Ok(())).unwrap_err();
         assert_eq!(
             refused.to_string(),
-            "written by a newer larder (format 2, this one knows \u{2264} 1); upgrade larder"
+            "written by a newer larder (format 14, this one knows \u{2264} 13); upgrade larder"
         );
-    }
-
-    #[test]
-    fn version_2_counts_the_extents_that_are_there() {
-        let connection = Connection::open_in_memory().unwrap();
-        upgrade(&connection, &STEPS[..1], |_| Ok(())).unwrap();
-        connection
-            .execute_batch(
-                "UPDATE larder_gate SET open = 1;
-                 INSERT INTO larder_meta VALUES ('commit_seq', 9);
-                 INSERT INTO larder_ag VALUES (0, 0, 3), (0, 5, 4);
-                 INSERT INTO larder_extent VALUES (0, 10, 4, 0, 2, NULL), (0, 262140, 4, 0, 2, 7),
-                   (0, 262144, 8, 0, 2, NULL), (1, 0, 1, 0, 2, 8);
-                 UPDATE larder_gate SET open = 0;",
-            )
-            .unwrap();
-        upgrade(&connection, STEPS, |_| Ok(())).unwrap();
-        let mut list = connection
-            .prepare("SELECT segment, ag, changed_seq, used_blocks, retired_blocks FROM larder_ag")
-            .unwrap();
-        let row = |row: &rusqlite::Row<'_>| {
-            Ok([0, 1, 2, 3, 4].map(|index| row.get::<_, i64>(index).unwrap()))
-        };
-        let found: Vec<[i64; 5]> = list
-            .query_map([], row)
-            .unwrap()
-            .map(|row| row.unwrap())
-            .collect();
-        assert_eq!(
-            found,
-            [
-                [0, 0, 3, 8, 4],
-                [0, 1, 9, 8, 0],
-                [0, 5, 4, 0, 0],
-                [1, 0, 9, 1, 1]
-            ],
-            "CATALOG-8"
-        );
-        let is_open: i64 = connection
-            .query_row("SELECT open FROM larder_gate", [], |row| row.get(0))
-            .unwrap();
-        assert_eq!(is_open, 0, "CATALOG-3");
-    }
-
-    /// A database of an older format with a store, a file and, from 7 on, history.
-    fn old(version: usize) -> Connection {
-        let connection = Connection::open_in_memory().unwrap();
-        upgrade(&connection, &STEPS[..version], |_| Ok(())).unwrap();
-        let batch = |sql: &str| connection.execute_batch(sql).unwrap();
-        batch(
-            "UPDATE larder_gate SET open = 1;
-             INSERT OR REPLACE INTO larder_meta VALUES ('commit_seq', 9), ('retention_ns', 5);
-             INSERT INTO larder_store (id, name, provider, mount, table_store, next_ino)
-               VALUES (0, 'main', 'files', '/', 0, 7);",
-        );
-        batch(&STORE.replace("{name}", "main"));
-        for sql in STEPS[..version].iter().filter_map(|step| step.store_sql) {
-            add_to_store(&connection, sql, StoreId::MAIN, "main").unwrap();
-        }
-        for suffix in ["_dirent", "_content", "_map", "_xattr"] {
-            guard(&connection, &format!("main{suffix}")).unwrap();
-        }
-        batch(
-            "INSERT INTO main (ino, kind, mode, uid, gid, nlink, size, blocks, atime_ns, \
-             mtime_ns, ctime_ns, btime_ns)
-               VALUES (1, 'dir', 493, 0, 0, 2, 0, 0, 1, 2, 3, 4);",
-        );
-        batch("INSERT INTO larder_session VALUES (4, 123, 'mount x', 5, 9)");
-        if version >= 7 {
-            batch(
-                "INSERT INTO larder_history (until_seq, what, store, ino, key, since_seq, value) \
-                 VALUES
-                   (5, 'name', 0, 1, 'a', 2, 3), (5, 'name', 0, 1, x'ff', 2, 4);
-                 INSERT INTO larder_history (until_seq, what, key, since_seq) VALUES (5, \
-                 'commit', 1234567890123, 5);
-                 INSERT INTO larder_history (id, until_seq, what, store, ino, key, since_seq, \
-                 value, extra) VALUES
-                   (77, 9, 'patch', 0, 1, 8, 3, x'0102', x'03');",
-            );
-        }
-        batch("UPDATE larder_gate SET open = 0");
-        connection
-    }
-
-    fn text(connection: &Connection, sql: &str) -> Vec<String> {
-        let mut list = connection.prepare(sql).unwrap();
-        let rows = list.query_map([], |row| row.get(0)).unwrap();
-        rows.map(|row| row.unwrap()).collect()
-    }
-
-    #[test]
-    fn later_versions_keep_the_history_and_take_rows() {
-        const HISTORY: &str = "SELECT printf('%s|%s|%s|%s|%s|%s|%s|%s|%s', id, until_seq, what, \
-            store, ino, quote(key), \
-             since_seq, quote(value), quote(extra)) FROM larder_history ORDER BY id";
-        for version in [6, 7, 8, 9, 10, 11] {
-            let connection = old(version);
-            let before = match version {
-                6 => Vec::new(),
-                _ => text(&connection, HISTORY),
-            };
-            upgrade(&connection, STEPS, |_| Ok(())).unwrap();
-            assert_eq!(text(&connection, HISTORY), before, "from {version}");
-            let objects: std::collections::BTreeSet<(String, String)> = {
-                let sql = "SELECT type, name FROM sqlite_schema WHERE name NOT LIKE 'sqlite\\_%' \
-                    ESCAPE '\\'";
-                let mut list = connection.prepare(sql).unwrap();
-                let rows = list.query_map([], |row| Ok((row.get(0)?, row.get(1)?)));
-                rows.unwrap().map(|row| row.unwrap()).collect()
-            };
-            let expected = expected_objects(&["main".to_owned()]).unwrap();
-            assert_eq!(
-                objects,
-                expected.iter().cloned().collect(),
-                "from {version}"
-            );
-            let authors = "SELECT session || ' ' || pid || ' ' || label FROM larder_author";
-            if version < 9 {
-                assert_eq!(text(&connection, authors), ["4 123 mount x"], "AUTHOR-1");
-            }
-            // Attributes by plain SQL are kept as before, rows too, and nothing else.
-            let keep = "UPDATE main SET mode = 448 WHERE ino = 1";
-            connection.execute_batch(keep).unwrap();
-            let insert = |columns: &str, values: &str| {
-                connection.execute_batch(&format!(
-                    "INSERT INTO larder_history ({columns}) VALUES ({values})"
-                ))
-            };
-            let row = "until_seq, what, ino, key, since_seq";
-            insert(row, "10, 'row', 1, 7, 0").unwrap();
-            insert(row, "11, 'row', 1, 8, 0").unwrap_err();
-            insert(row, "10, 'name', 1, 8, 0").unwrap_err();
-            insert(&format!("id, {row}"), "-5, 10, 'row', 1, 8, 0").unwrap_err();
-            insert(&format!("id, {row}"), "99, 10, 'row', 1, 8, 0").unwrap_err();
-            let kept = text(
-                &connection,
-                "SELECT what FROM larder_history WHERE until_seq = 10 ORDER BY id",
-            );
-            assert_eq!(kept, ["inode", "row"], "HISTORY-2, from {version}");
-            for sql in [
-                "UPDATE larder_history SET key = 1",
-                "DELETE FROM larder_history",
-                "INSERT INTO larder_temporal (name, since_seq) VALUES ('t', 1)",
-            ] {
-                connection.execute_batch(sql).unwrap_err();
-            }
-        }
-    }
-
-    #[test]
-    fn version_12_knows_files_by_their_inodes_and_takes_no_column_away() {
-        let connection = old(11);
-        let mine = "ALTER TABLE main ADD COLUMN File_Id TEXT; UPDATE main SET file_id = 'mine'";
-        connection.execute_batch(mine).unwrap();
-        let refused = upgrade(&connection, STEPS, |_| Ok(())).unwrap_err();
+        let older = Connection::open_in_memory().unwrap();
+        upgrade(&older, &ONE, |_| Ok(())).unwrap();
+        let refused = upgrade(&older, &TWO, |_| Ok(())).unwrap_err();
+        let told = refused.to_string();
         assert!(
-            refused.to_string().contains("RENAME COLUMN file_id"),
-            "{refused}"
+            matches!(refused, CatalogError::OlderFormat { found: BASE, .. }),
+            "{told}"
         );
-        assert_eq!(version(&connection).unwrap(), 11, "nothing was done");
-        let rename = "ALTER TABLE main RENAME COLUMN file_id TO my_file_id";
-        connection.execute_batch(rename).unwrap();
-        upgrade(&connection, STEPS, |_| Ok(())).unwrap();
-        let row = "SELECT file_id || ' ' || (first_ino IS NULL) || ' ' || my_file_id FROM main";
-        assert_eq!(text(&connection, row), ["1 1 mine"], "SAVE-1");
-        let keeps = "SELECT save_keeps FROM larder_store";
-        assert_eq!(text(&connection, keeps), ["columns"]);
-        // What plain SQL changes is kept with its file.
-        connection
-            .execute_batch(
-                "UPDATE larder_gate SET open = 1; UPDATE main SET first_ino = 7; UPDATE \
-                 larder_gate SET open = 0;
-                 UPDATE main SET mode = 448",
-            )
-            .unwrap();
-        let kept = "SELECT '' || value FROM larder_history WHERE what = 'inode' AND until_seq = 10";
-        assert_eq!(text(&connection, kept), ["7"], "SAVE-3");
-        let parent = "CREATE UNIQUE INDEX mine ON main (file_id);
-             CREATE TABLE child (file REFERENCES main (file_id)); INSERT INTO child VALUES (7)";
-        connection.execute_batch(parent).unwrap();
-    }
-
-    #[test]
-    fn version_9_shares_nothing_at_first() {
-        let connection = old(8);
-        connection
-            .execute_batch(
-                "UPDATE larder_gate SET open = 1;
-                 INSERT INTO larder_extent VALUES (0, 10, 4, 0, 2, NULL), (0, 20, 4, 0, 2, 7);
-                 UPDATE larder_gate SET open = 0;",
-            )
-            .unwrap();
-        upgrade(&connection, STEPS, |_| Ok(())).unwrap();
-        let rows = "SELECT printf('%d %d', start_block, shared_count) FROM larder_extent";
-        assert_eq!(text(&connection, rows), ["10 0", "20 0"], "SHARE-1");
-        let guarded = connection.execute_batch("INSERT INTO larder_shared VALUES (0, 10, 0, 3)");
-        assert!(
-            guarded.unwrap_err().to_string().contains("larder_shared"),
-            "CATALOG-3"
-        );
-        let retired = "UPDATE larder_gate SET open = 1; UPDATE larder_extent SET shared_count = 1 \
-            WHERE start_block = 20";
-        connection.execute_batch(retired).unwrap_err();
-    }
-
-    #[test]
-    fn version_10_begins_without_shared_pages() {
-        let connection = old(9);
-        let page = "INSERT INTO main_map (ino, page, runs) VALUES (2, 0, zeroblob(99))";
-        let open = "UPDATE larder_gate SET open = 1";
-        connection
-            .execute_batch(&format!("{open}; {page}; UPDATE larder_gate SET open = 0"))
-            .unwrap();
-        upgrade(&connection, STEPS, |_| Ok(())).unwrap();
-        let pages = "SELECT page || ' ' || length(runs) FROM main_map";
-        assert_eq!(text(&connection, pages), ["0 99"], "SHARE-7");
-        let page = |values: &str| {
-            connection.execute_batch(&format!(
-                "INSERT INTO larder_map_page (reference, bytes) VALUES ({values})"
-            ))
-        };
-        let in_use = |values: &str| {
-            connection.execute_batch(&format!(
-                "INSERT INTO larder_map_page_use (row_count, retired_seq) VALUES ({values})"
-            ))
-        };
-        let (guarded, also) = (
-            page("zeroblob(14), zeroblob(32)").unwrap_err().to_string(),
-            in_use("1, NULL").unwrap_err().to_string(),
-        );
-        assert!(guarded.contains("larder_map_page"), "CATALOG-3");
-        assert!(also.contains("larder_map_page_use"), "CATALOG-3");
-        connection.execute_batch(open).unwrap();
-        page("zeroblob(14), zeroblob(32)").unwrap();
-        for wrong in [
-            "zeroblob(14), zeroblob(32)", // The same reference.
-            "x'00', zeroblob(32)",
-            "randomblob(14), zeroblob(31)",
-        ] {
-            page(wrong).unwrap_err();
-        }
-        in_use("1, NULL").unwrap();
-        in_use("0, 5").unwrap();
-        for wrong in ["1, 5", "0, NULL", "-1, NULL"] {
-            in_use(wrong).unwrap_err();
-        }
-        let next = "SELECT value FROM larder_meta WHERE key = 'next_map_page'";
-        assert_eq!(
-            text(&connection, &next.replace("value", "'' || value")),
-            ["1"]
-        );
+        assert!(told.contains("larder upgrade OLD NEW"), "{told}");
     }
 }

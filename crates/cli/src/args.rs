@@ -65,6 +65,7 @@ pub(crate) enum Verb {
     Frag(FragArgs),
     Defrag(DefragArgs),
     Shrink(ShrinkArgs),
+    Upgrade(crate::upgrade::UpgradeArgs),
     Stats(StatsArgs),
     Status(StatusArgs),
     Trace(TraceArgs),

@@ -201,6 +201,7 @@ fn remedy_of(kind: ErrorKind) -> &'static str {
         ErrorKind::Stopped => "run the command again",
         ErrorKind::NotADatabase => "make one with 'larder init'",
         ErrorKind::NewerFormat => "upgrade larder",
+        ErrorKind::OlderFormat => "convert it with 'larder upgrade OLD NEW'",
         ErrorKind::Sql => "correct the statement",
     }
 }

@@ -80,6 +80,7 @@ mod txn_run;
 mod umount;
 mod undo;
 mod units;
+mod upgrade;
 mod upkeep;
 mod visible;
 mod walk;
@@ -175,6 +176,7 @@ fn run(verb: Verb, timeout: Option<Duration>, out: &mut Output) -> Result<()> {
         Verb::Defrag(args) => upkeep::defrag(&args, out),
         Verb::Splice(args) => splice::splice(&args, out),
         Verb::Shrink(args) => upkeep::shrink(&args, out),
+        Verb::Upgrade(args) => upgrade::upgrade(&args, out),
         Verb::Stats(args) => stats::stats(&args, out),
         Verb::Status(args) => status::status(&args, out),
         Verb::Trace(args) => trace::trace(&args, out),

@@ -97,8 +97,9 @@ pub use larder_object::{
     MapCell, Moment, PruneCut, PruneReport, RefusedFile, Result, Retention, SCHEMA_VERSION,
     Savepoint, SealRow, SegmentMap, SessionInfo, SharedPages, ShrinkReport, SizeClass, SnapshotRow,
     SpaceReport, SqlRow, SqlValue, StatsReport, StoreHistory, StoreRetention, TemporalTable,
-    TransactionInfo, TransactionOutcome, Tuning, act_for, await_followers, describe_server,
-    drop_refused, free_killed, gather_bytes_default, list_refused, list_sessions, open_refused,
+    TransactionInfo, TransactionOutcome, Tuning, UpgradeReport, act_for, await_followers,
+    describe_server, drop_refused, free_killed, gather_bytes_default, list_refused, list_sessions,
+    open_refused, upgrade,
 };
 pub use larder_object::{Trust, find_damage, utc};
 pub use long::{LongTransaction, abort_long, begin_detached, commit_long, list_long};

@@ -97,6 +97,14 @@ impl DatabaseDir {
         DatabaseDir::top(open_named(path)?, path)
     }
 
+    /// The same for one that is going to belong to whom `other` belongs, as what is made in it
+    /// does; it is private until [`DatabaseDir::let_group_in`].
+    pub fn open_like(path: &Path, other: &DatabaseDir) -> io::Result<DatabaseDir> {
+        let descriptor = open_named(path)?;
+        let sharing = other.inner.sharing;
+        Ok(DatabaseDir::new(descriptor, path.to_owned(), sharing))
+    }
+
     /// Makes the directory of a new database, or takes an empty one that is there. It is private
     /// at every moment, whatever the umask (`DIRECTORY-5`); what is made in it is that of `group`,
     /// whom [`DatabaseDir::let_group_in`] lets in once it is complete.

@@ -29,7 +29,7 @@ pub use checksum::{Checksum, block_checksum};
 pub use extent::Extent;
 pub use extent_map::{MapPage, MapReference, MapRun};
 pub use piece_page::{PieceEntry, PiecePage};
-pub use superblock::{Superblock, SuperblockError};
+pub use superblock::{Member, Superblock, SuperblockError};
 pub use units::{CommitSeq, FileKind, Ino, Name, NameError, SegmentIndex, SessionId, StoreId};
 
 /// A damaged or foreign encoding, found while decoding: what was being decoded, and why it is

@@ -13,6 +13,8 @@
 //! * `SUPER-4` `magic`, `version` and `checksum` keep their place, and the checksum its meaning, in
 //!   every later version: a newer format is recognised, never mistaken for damage.
 //! * `SUPER-5` A newer version in either copy refuses the segment, even if the other copy is older.
+//! * `SUPER-6` The segments of a database without copies say so: one copy, and nothing else of
+//!   [`Member`]. What a build does not keep up it does not open.
 
 use crate::checksum::crc32c;
 use crate::limits::{AG_BLOCKS, BLOCK_BYTES};
@@ -27,12 +29,12 @@ pub const DATA_OFFSET_BYTES: u64 = 1 << 20;
 /// The first bytes of every superblock.
 pub const MAGIC: [u8; 8] = *b"LARDSEG\0";
 /// The format version this build writes, and the newest it reads.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// The byte layout: (name, offset in bytes, size in bytes, meaning). docs/format.md repeats it.
 pub const FIELDS: &[(&str, usize, usize, &str)] = &[
     ("magic", 0, 8, "`LARDSEG` and a zero byte"),
-    ("version", 8, 4, "format version, u32; 1"),
+    ("version", 8, 4, "format version, u32; 2"),
     (
         "checksum",
         12,
@@ -76,7 +78,44 @@ pub const FIELDS: &[(&str, usize, usize, &str)] = &[
         8,
         "when the segment was created, ns since 1970 UTC, i64",
     ),
-    ("reserved", 72, 4024, "zero"),
+    (
+        "device",
+        72,
+        4,
+        "number of the device among those that hold copies or stripes, u32",
+    ),
+    ("copies", 76, 4, "how often content is kept, u32; 1–3"),
+    (
+        "stripe_bytes",
+        80,
+        8,
+        "bytes of a stripe, u64; 0: content is not striped",
+    ),
+    (
+        "stale_since",
+        88,
+        8,
+        "the commit from which on the device lacks writes, u64; 0: it lacks none",
+    ),
+    (
+        "failure_group",
+        96,
+        32,
+        "name of what fails together with the device, zero behind it",
+    ),
+    (
+        "device_id",
+        128,
+        16,
+        "random id of the device; zero: it is the only one",
+    ),
+    (
+        "epoch",
+        144,
+        8,
+        "epoch of the session that grew or shrank it last, u64; 0: sessions hold no leases",
+    ),
+    ("reserved", 152, 3944, "zero"),
 ];
 
 const VERSION_AT: usize = 8;
@@ -88,7 +127,14 @@ const BLOCK_BYTES_AT: usize = 44;
 const AG_BLOCKS_AT: usize = 48;
 const BLOCK_COUNT_AT: usize = 56;
 const CREATED_NS_AT: usize = 64;
-const RESERVED_AT: usize = 72;
+const DEVICE_AT: usize = 72;
+const COPIES_AT: usize = 76;
+const STRIPE_BYTES_AT: usize = 80;
+const STALE_SINCE_AT: usize = 88;
+const FAILURE_GROUP_AT: usize = 96;
+const DEVICE_ID_AT: usize = 128;
+const EPOCH_AT: usize = 144;
+const RESERVED_AT: usize = 152;
 
 const _: () = {
     // SUPER-1, and the table agrees with the codec.
@@ -103,6 +149,13 @@ const _: () = {
         AG_BLOCKS_AT,
         BLOCK_COUNT_AT,
         CREATED_NS_AT,
+        DEVICE_AT,
+        COPIES_AT,
+        STRIPE_BYTES_AT,
+        STALE_SINCE_AT,
+        FAILURE_GROUP_AT,
+        DEVICE_ID_AT,
+        EPOCH_AT,
         RESERVED_AT,
     ];
     assert!(FIELDS.len() == offsets.len());
@@ -133,6 +186,43 @@ pub struct Superblock {
     pub block_count: u64,
     /// When the segment was created, ns since 1970 UTC.
     pub created_ns: i64,
+    /// What it is among the devices of its database.
+    pub member: Member,
+}
+
+/// The most copies that a superblock may name.
+pub const COPIES_MAX: u32 = 3;
+
+/// What a device is among those that hold copies or stripes of the same content.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Member {
+    /// Its number among them.
+    pub device: u32,
+    /// How often content is kept, 1 to [`COPIES_MAX`].
+    pub copies: u32,
+    /// Bytes of a stripe; 0: content is not striped.
+    pub stripe_bytes: u64,
+    /// The commit from which on it lacks writes; 0: it lacks none.
+    pub stale_since: u64,
+    /// What fails together with it: a name, zero behind it.
+    pub failure_group: [u8; 32],
+    /// Random; zero: it is the only device.
+    pub device_id: [u8; 16],
+    /// Of the session that grew or shrank it last; 0: sessions hold no leases.
+    pub epoch: u64,
+}
+
+impl Member {
+    /// The only device of its database (`SUPER-6`).
+    pub const ALONE: Member = Member {
+        device: 0,
+        copies: 1,
+        stripe_bytes: 0,
+        stale_since: 0,
+        failure_group: [0; 32],
+        device_id: [0; 16],
+        epoch: 0,
+    };
 }
 
 impl Superblock {
@@ -170,6 +260,13 @@ impl Superblock {
         put(AG_BLOCKS_AT, &AG_BLOCKS.to_le_bytes());
         put(BLOCK_COUNT_AT, &self.block_count.to_le_bytes());
         put(CREATED_NS_AT, &self.created_ns.to_le_bytes());
+        put(DEVICE_AT, &self.member.device.to_le_bytes());
+        put(COPIES_AT, &self.member.copies.to_le_bytes());
+        put(STRIPE_BYTES_AT, &self.member.stripe_bytes.to_le_bytes());
+        put(STALE_SINCE_AT, &self.member.stale_since.to_le_bytes());
+        put(FAILURE_GROUP_AT, &self.member.failure_group);
+        put(DEVICE_ID_AT, &self.member.device_id);
+        put(EPOCH_AT, &self.member.epoch.to_le_bytes());
         let checksum = crc32c(&raw);
         raw[CHECKSUM_AT..CHECKSUM_AT + 4].copy_from_slice(&checksum.to_le_bytes());
         raw
@@ -215,15 +312,28 @@ impl<'a> UnverifiedSuperblock<'a> {
                 segment: SegmentIndex(self.u32_at(SEGMENT_AT)),
                 block_count: self.u64_at(BLOCK_COUNT_AT),
                 created_ns: i64::from_le_bytes(self.bytes_at(CREATED_NS_AT)),
+                member: Member {
+                    device: self.u32_at(DEVICE_AT),
+                    copies: self.u32_at(COPIES_AT),
+                    stripe_bytes: self.u64_at(STRIPE_BYTES_AT),
+                    stale_since: self.u64_at(STALE_SINCE_AT),
+                    failure_group: self.bytes_at(FAILURE_GROUP_AT),
+                    device_id: self.bytes_at(DEVICE_ID_AT),
+                    epoch: self.u64_at(EPOCH_AT),
+                },
             }),
-            found => Err(SuperblockError::NewerFormat {
+            found if found > VERSION => Err(SuperblockError::NewerFormat {
+                found,
+                known: VERSION,
+            }),
+            found => Err(SuperblockError::OlderFormat {
                 found,
                 known: VERSION,
             }),
         }
     }
 
-    /// Every field that cannot be right. A newer version is only held to `SUPER-4`.
+    /// Every field that cannot be right. Another version is only held to `SUPER-4`.
     fn find_faults(&self) -> Vec<FieldFault> {
         let mut faults = Vec::new();
         let mut check = |field, expected: String, found: String| {
@@ -245,10 +355,12 @@ impl<'a> UnverifiedSuperblock<'a> {
             format!("{:08x}", self.u32_at(CHECKSUM_AT)),
         );
         let version = self.u32_at(VERSION_AT);
-        if version > VERSION {
+        if version == 0 {
+            check("version", VERSION.to_string(), version.to_string());
+        }
+        if version != VERSION {
             return faults;
         }
-        check("version", VERSION.to_string(), version.to_string());
         check(
             "copy of generation",
             self.copy.to_string(),
@@ -271,6 +383,10 @@ impl<'a> UnverifiedSuperblock<'a> {
                 format!("at most {BLOCK_COUNT_MAX}"),
                 block_count.to_string(),
             );
+        }
+        let copies = self.u32_at(COPIES_AT);
+        if !(1..=COPIES_MAX).contains(&copies) {
+            check("copies", format!("1 to {COPIES_MAX}"), copies.to_string());
         }
         if self.raw[RESERVED_AT..].iter().any(|&byte| byte != 0) {
             check("reserved", "zero".into(), "other bytes".into());
@@ -314,6 +430,8 @@ pub fn choose_superblock(
         // SUPER-5
         [Err(newer @ SuperblockError::NewerFormat { .. }), _]
         | [_, Err(newer @ SuperblockError::NewerFormat { .. })] => Err(newer),
+        [Err(older @ SuperblockError::OlderFormat { .. }), Err(_)]
+        | [Err(_), Err(older @ SuperblockError::OlderFormat { .. })] => Err(older),
         [Ok(first), Ok(second)] => {
             let superblock = if first.generation > second.generation {
                 first
@@ -386,6 +504,17 @@ pub enum SuperblockError {
         /// The newest version this build reads.
         known: u32,
     },
+    /// The segment was written by an older Larder.
+    #[error(
+        "the segment has format version {found}, this larder reads {known}; larder upgrade OLD NEW \
+         converts the database"
+    )]
+    OlderFormat {
+        /// The version in the superblock.
+        found: u32,
+        /// The version this build reads.
+        known: u32,
+    },
 }
 
 impl SuperblockError {
@@ -398,7 +527,7 @@ impl SuperblockError {
             SuperblockError::BothDamaged { first, second } => {
                 first.is_foreign() && second.is_foreign()
             }
-            SuperblockError::NewerFormat { .. } => false,
+            SuperblockError::NewerFormat { .. } | SuperblockError::OlderFormat { .. } => false,
         }
     }
 }
@@ -416,207 +545,4 @@ fn escape(bytes: &[u8]) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    fn sample(generation: u64) -> Superblock {
-        Superblock {
-            generation,
-            database_id: *b"0123456789abcdef",
-            segment: SegmentIndex(3),
-            block_count: 1 << 20,
-            created_ns: -5,
-        }
-    }
-
-    fn verify(copy: usize, raw: &[u8; SUPERBLOCK_BYTES]) -> Result<Superblock, SuperblockError> {
-        UnverifiedSuperblock::new(copy, raw).verify()
-    }
-
-    /// Makes the checksum right again after a test changed other bytes.
-    fn reseal(raw: &mut [u8; SUPERBLOCK_BYTES]) {
-        raw[CHECKSUM_AT..CHECKSUM_AT + 4].fill(0);
-        let checksum = crc32c(raw).to_le_bytes();
-        raw[CHECKSUM_AT..CHECKSUM_AT + 4].copy_from_slice(&checksum);
-    }
-
-    #[test]
-    fn the_bytes_are_those_of_the_table() {
-        let raw = sample(0x0102).encode();
-        let field = |name: &str| {
-            let &(_, at, size, _) = FIELDS
-                .iter()
-                .find(|field| field.0 == name)
-                .expect("a field");
-            &raw[at..at + size]
-        };
-        assert_eq!(field("magic"), b"LARDSEG\0");
-        assert_eq!(field("version"), [1, 0, 0, 0]);
-        assert_eq!(field("generation"), [2, 1, 0, 0, 0, 0, 0, 0]);
-        assert_eq!(field("database_id"), b"0123456789abcdef");
-        assert_eq!(field("segment"), [3, 0, 0, 0]);
-        assert_eq!(field("block_bytes"), [0, 16, 0, 0]);
-        assert_eq!(field("ag_blocks"), [0, 0, 4, 0, 0, 0, 0, 0]);
-        assert_eq!(field("block_count"), [0, 0, 16, 0, 0, 0, 0, 0]);
-        assert_eq!(
-            field("created_ns"),
-            [0xfb, 255, 255, 255, 255, 255, 255, 255]
-        );
-        assert!(field("reserved").iter().all(|&byte| byte == 0));
-    }
-
-    #[test]
-    fn every_bit_flip_is_refused() {
-        let good = sample(6).encode();
-        for bit in 0..SUPERBLOCK_BYTES * 8 {
-            let mut raw = good;
-            raw[bit / 8] ^= 1 << (bit % 8);
-            let refused = verify(0, &raw).expect_err("SUPER-2");
-            assert!(
-                matches!(refused, SuperblockError::Damaged { .. }),
-                "SUPER-2: {refused}"
-            );
-        }
-    }
-
-    #[test]
-    fn a_newer_version_is_named_and_refused() {
-        let mut newer = sample(4).encode();
-        newer[VERSION_AT] = 9;
-        newer[RESERVED_AT] = 1; // A later version may use what is reserved now.
-        reseal(&mut newer);
-        let refused = verify(0, &newer).expect_err("SUPER-4");
-        assert_eq!(
-            refused,
-            SuperblockError::NewerFormat {
-                found: 9,
-                known: VERSION
-            }
-        );
-        let line = refused.to_string();
-        assert!(
-            line.contains("version 9")
-                && line.contains("up to 1")
-                && line.contains("upgrade larder")
-        );
-        let older = sample(7).encode();
-        assert_eq!(choose_superblock([&newer, &older]), Err(refused), "SUPER-5");
-    }
-
-    #[test]
-    fn a_copy_in_the_wrong_place_is_refused() {
-        assert!(verify(0, &sample(8).encode()).is_ok());
-        let refused = verify(1, &sample(8).encode()).expect_err("SUPER-3");
-        assert!(
-            refused
-                .to_string()
-                .contains("copy of generation expected 1, found 0")
-        );
-    }
-
-    #[test]
-    fn sealed_nonsense_is_refused_field_by_field() {
-        for (at, size, name) in [
-            (VERSION_AT, 4, "version"),
-            (BLOCK_BYTES_AT, 4, "block_bytes"),
-            (AG_BLOCKS_AT, 8, "ag_blocks"),
-        ] {
-            let mut raw = sample(0).encode();
-            raw[at..at + size].fill(0);
-            reseal(&mut raw);
-            assert!(verify(0, &raw).expect_err(name).to_string().contains(name));
-        }
-        for (at, name) in [
-            (BLOCK_COUNT_AT + 7, "block_count"),
-            (SUPERBLOCK_BYTES - 1, "reserved"),
-        ] {
-            let mut raw = sample(0).encode();
-            raw[at] = 0xff;
-            reseal(&mut raw);
-            assert!(verify(0, &raw).expect_err(name).to_string().contains(name));
-        }
-    }
-
-    #[test]
-    fn the_newest_valid_copy_is_chosen_and_one_torn_copy_survived() {
-        let (old, new) = (sample(4).encode(), sample(5).encode());
-        let chosen = choose_superblock([&old, &new]).expect("both valid");
-        assert_eq!(
-            (chosen.superblock.generation, chosen.damaged_copy),
-            (5, None)
-        );
-        let newest_first = choose_superblock([&sample(6).encode(), &new]).expect("both valid");
-        assert_eq!(newest_first.superblock.generation, 6);
-
-        let mut torn = new;
-        torn[..512].copy_from_slice(&sample(7).encode()[..512]);
-        torn[60] ^= 1;
-        let survived = choose_superblock([&old, &torn]).expect("one copy is enough");
-        assert_eq!(survived.superblock.generation, 4);
-        assert!(matches!(
-            survived.damaged_copy,
-            Some(SuperblockError::Damaged { copy: 1, .. })
-        ));
-
-        let zeros = [0; SUPERBLOCK_BYTES];
-        let refused = choose_superblock([&zeros, &torn]).expect_err("none is valid");
-        let line = refused.to_string();
-        assert!(
-            line.contains("copy 0: magic") && line.contains("copy 1: checksum"),
-            "{line}"
-        );
-        assert!(!refused.is_foreign());
-        assert!(
-            choose_superblock([&zeros, &zeros])
-                .expect_err("no segment")
-                .is_foreign()
-        );
-    }
-
-    #[test]
-    fn the_longest_segment_round_trips() {
-        let longest = Superblock {
-            block_count: BLOCK_COUNT_MAX,
-            ..sample(0)
-        };
-        assert_eq!(verify(0, &longest.encode()), Ok(longest), "FORMAT-3");
-        assert!(longest.segment_bytes() <= i64::MAX as u64);
-    }
-
-    proptest! {
-        #[test]
-        fn round_trip(
-            generation: u64, database_id: [u8; 16], segment: u32,
-            block_count in 0..=BLOCK_COUNT_MAX, created_ns: i64
-        ) {
-            let superblock = Superblock {
-                generation,
-                database_id,
-                segment: SegmentIndex(segment),
-                block_count,
-                created_ns,
-            };
-            let read = verify(superblock.copy_index(), &superblock.encode());
-            prop_assert_eq!(read, Ok(superblock), "FORMAT-3");
-        }
-
-        #[test]
-        fn garbage_never_panics(
-            noise in prop::collection::vec(any::<u8>(), 80),
-            copy in 0..2usize,
-            sealed: bool,
-        ) {
-            let mut raw = [0; SUPERBLOCK_BYTES];
-            raw[..noise.len()].copy_from_slice(&noise);
-            if sealed {
-                raw[..8].copy_from_slice(&MAGIC);
-                raw[VERSION_AT..CHECKSUM_AT].copy_from_slice(&VERSION.to_le_bytes());
-                reseal(&mut raw);
-            }
-            if let Ok(superblock) = verify(copy, &raw) {
-                prop_assert_eq!(superblock.encode(), raw, "FORMAT-2");
-            }
-        }
-    }
-}
+mod tests;

@@ -51,7 +51,8 @@ fn errno_of(kind: ErrorKind) -> Errno {
         | ErrorKind::Io
         | ErrorKind::Stopped
         | ErrorKind::NotADatabase
-        | ErrorKind::NewerFormat => Errno::EIO,
+        | ErrorKind::NewerFormat
+        | ErrorKind::OlderFormat => Errno::EIO,
     }
 }
 
@@ -92,7 +93,8 @@ fn severity(kind: ErrorKind) -> Severity {
         | ErrorKind::Io
         | ErrorKind::Stopped
         | ErrorKind::NotADatabase
-        | ErrorKind::NewerFormat => Severity::Broken,
+        | ErrorKind::NewerFormat
+        | ErrorKind::OlderFormat => Severity::Broken,
     }
 }
 
@@ -129,6 +131,7 @@ mod tests {
             (ErrorKind::Stopped, libc::EIO),
             (ErrorKind::NotADatabase, libc::EIO),
             (ErrorKind::NewerFormat, libc::EIO),
+            (ErrorKind::OlderFormat, libc::EIO),
         ] {
             let error = Error::new(kind, "told by a test");
             assert_eq!(errno(&error, "test").code(), code, "FUSE-5: {kind:?}");

@@ -60,6 +60,8 @@ pub enum ErrorKind {
     NotADatabase,
     /// The database was written by a newer Larder; upgrade.
     NewerFormat,
+    /// The database was written by an older Larder; `larder upgrade` converts it.
+    OlderFormat,
     /// The user's SQL is wrong, or a constraint refused it.
     Sql,
 }
@@ -87,7 +89,9 @@ impl From<Error> for io::Error {
             ErrorKind::NoSpace => io::ErrorKind::StorageFull,
             ErrorKind::ReadOnly => io::ErrorKind::ReadOnlyFilesystem,
             ErrorKind::NotPermitted => io::ErrorKind::PermissionDenied,
-            ErrorKind::Unsupported | ErrorKind::NewerFormat => io::ErrorKind::Unsupported,
+            ErrorKind::Unsupported | ErrorKind::NewerFormat | ErrorKind::OlderFormat => {
+                io::ErrorKind::Unsupported
+            }
             ErrorKind::CrossStore => io::ErrorKind::CrossesDevices,
             ErrorKind::Busy | ErrorKind::Conflict => io::ErrorKind::ResourceBusy,
             ErrorKind::TimedOut => io::ErrorKind::TimedOut,
@@ -217,6 +221,7 @@ impl From<CatalogError> for Error {
                 ErrorKind::NotADatabase
             }
             CatalogError::NewerFormat { .. } => ErrorKind::NewerFormat,
+            CatalogError::OlderFormat { .. } => ErrorKind::OlderFormat,
             CatalogError::ReadOnly { .. } => ErrorKind::ReadOnly,
             CatalogError::Busy { why: Some(_), .. } => ErrorKind::TimedOut, // WAIT-1
             CatalogError::Busy { .. } | CatalogError::InUse { .. } => ErrorKind::Busy,
@@ -248,7 +253,10 @@ impl From<NameError> for Error {
 impl From<SegmentError> for Error {
     fn from(error: SegmentError) -> Error {
         let kind = match &error {
-            SegmentError::NewerFormat { .. } => ErrorKind::NewerFormat,
+            SegmentError::NewerFormat { .. } | SegmentError::HasCopies { .. } => {
+                ErrorKind::NewerFormat
+            }
+            SegmentError::OlderFormat { .. } => ErrorKind::OlderFormat,
             SegmentError::NotASegment { .. }
             | SegmentError::WrongDatabase { .. }
             | SegmentError::WrongSegment { .. }
@@ -256,7 +264,7 @@ impl From<SegmentError> for Error {
             | SegmentError::Truncated { .. }
             | SegmentError::OutOfRange { .. }
             | SegmentError::Checksum { .. } => ErrorKind::Corrupt,
-            SegmentError::NoSpace { .. } => ErrorKind::NoSpace,
+            SegmentError::NoSpace { .. } | SegmentError::NoSpaceToCopy { .. } => ErrorKind::NoSpace,
             SegmentError::Io { .. } => ErrorKind::Io,
             SegmentError::Poisoned { .. } => ErrorKind::Stopped,
         };

@@ -37,6 +37,7 @@ mod report;
 mod session;
 mod space;
 mod txn;
+mod upgrade;
 mod view;
 mod write;
 
@@ -89,6 +90,7 @@ pub use txn::long::{
     commit_transaction, list_transactions,
 };
 pub use txn::short::{Ended, Staging, WriterTicket};
+pub use upgrade::{UpgradeReport, upgrade};
 pub use view::node::Node;
 pub use view::{ForeignChange, ForeignObserver, View};
 pub use write::Keeper;

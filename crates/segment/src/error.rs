@@ -29,6 +29,29 @@ pub enum SegmentError {
         /// The newest version this build reads.
         known: u32,
     },
+    /// An older Larder wrote it.
+    #[error(
+        "segment {segment} has format version {found}, this larder reads {known}; larder upgrade \
+         OLD NEW converts the database"
+    )]
+    OlderFormat {
+        /// Which segment.
+        segment: SegmentIndex,
+        /// The version in the superblock.
+        found: u32,
+        /// The version this build reads.
+        known: u32,
+    },
+    /// Its superblock says more of its device than that it is the only one, which this build does
+    /// not keep up.
+    #[error(
+        "segment {segment} has stripes, copies or leases, which this larder does not keep; \
+         upgrade larder"
+    )]
+    HasCopies {
+        /// Which segment.
+        segment: SegmentIndex,
+    },
     /// The segment belongs to another database.
     #[error(
         "segment {segment} belongs to database {}, not to {}; put back this database's own file",
@@ -118,6 +141,15 @@ pub enum SegmentError {
         segment: SegmentIndex,
         /// Growth asked for, bytes.
         wanted_bytes: u64,
+    },
+    /// The host has no space for the copy of a segment that is converted.
+    #[error(
+        "no space on the host for the copy of segment {segment}; free some there, and run it \
+         again: it goes on"
+    )]
+    NoSpaceToCopy {
+        /// Which segment.
+        segment: SegmentIndex,
     },
     /// The device failed.
     #[error("segment {segment}: {action} failed: {source}; check the device and the system log")]

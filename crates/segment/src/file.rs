@@ -100,14 +100,7 @@ impl Storage for FileStorage {
         if self.is_read_only {
             return Err(at(io::ErrorKind::ReadOnlyFilesystem.into()));
         }
-        let directory = match self.database.open_dir(SEGMENTS) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let made = self.database.make_dir(SEGMENTS).map_err(at)?;
-                self.database.sync().map_err(at)?;
-                made
-            }
-            opened => opened.map_err(at)?,
-        };
+        let directory = make_segments(&self.database).map_err(at)?;
         let device = FileDevice::create(&self.database, &segment_name(segment))?;
         directory.sync().map_err(at)?;
         Ok(Arc::new(device))
@@ -139,8 +132,20 @@ impl Storage for FileStorage {
     }
 }
 
+/// The directory of the segment files, which is made if there is none.
+pub(crate) fn make_segments(database: &DatabaseDir) -> io::Result<DatabaseDir> {
+    match database.open_dir(SEGMENTS) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let made = database.make_dir(SEGMENTS)?;
+            database.sync()?;
+            Ok(made)
+        }
+        opened => opened,
+    }
+}
+
 /// The file of a segment, in the directory of the database.
-fn segment_name(segment: SegmentIndex) -> PathBuf {
+pub(crate) fn segment_name(segment: SegmentIndex) -> PathBuf {
     PathBuf::from(format!("{SEGMENTS}/{:05}.seg", segment.0))
 }
 

@@ -34,6 +34,7 @@
 //! counted blocks are the remains of an interrupted growth; the next growth writes over them.
 
 mod aligned;
+mod convert;
 mod device;
 mod error;
 mod file;
@@ -43,6 +44,7 @@ mod queue;
 mod segment;
 
 pub use aligned::AlignedBuf;
+pub use convert::convert_segments;
 pub use device::{Device, Storage};
 pub use error::SegmentError;
 pub use file::{FileDevice, FileStorage};

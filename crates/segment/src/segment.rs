@@ -12,7 +12,7 @@ use larder_format::superblock::{
     BLOCK_COUNT_MAX, COPY_COUNT, ChosenSuperblock, DATA_OFFSET_BYTES, SUPERBLOCK_BYTES,
     choose_superblock, copy_offset_bytes,
 };
-use larder_format::{Checksum, SegmentIndex, Superblock, SuperblockError, block_checksum};
+use larder_format::{Checksum, Member, SegmentIndex, Superblock, SuperblockError, block_checksum};
 
 use crate::device::Device;
 use crate::error::SegmentError;
@@ -56,6 +56,7 @@ impl Segment {
                 segment: index,
                 block_count: 0,
                 created_ns,
+                member: Member::ALONE,
             };
             let at = superblock.offset_bytes() as usize;
             head[at..at + SUPERBLOCK_BYTES].copy_from_slice(&superblock.encode());
@@ -430,6 +431,11 @@ impl Segment {
                     found,
                     known,
                 },
+                SuperblockError::OlderFormat { found, known } => SegmentError::OlderFormat {
+                    segment,
+                    found,
+                    known,
+                },
                 _ if is_blank && found_bytes < DATA_OFFSET_BYTES => truncated(DATA_OFFSET_BYTES),
                 damage if damage.is_foreign() => SegmentError::NotASegment { segment },
                 damage => SegmentError::TornSuperblock { segment, damage },
@@ -442,6 +448,9 @@ impl Segment {
                 expected,
                 found,
             });
+        }
+        if superblock.member != Member::ALONE {
+            return Err(SegmentError::HasCopies { segment }); // SUPER-6
         }
         if superblock.segment != segment {
             return Err(SegmentError::WrongSegment {

@@ -172,7 +172,7 @@ fn a_full_catalog_refuses_the_transaction_as_a_whole() {
          'interrupted' in str(error), error\n\
          \x20       if db.in_transaction: db.execute('ROLLBACK')\n\
          \x20       db.execute('PRAGMA max_page_count = 1000000').fetchall()\n\
-         \x20       assert ask('SELECT open FROM larder_gate') == 0\n\
+         \x20       assert ask('SELECT open FROM larder_guard_switch') == 0\n\
          \x20       assert ask('SELECT count(*) FROM n') == 0 or done and begins\n\
          \x20       db.execute('DELETE FROM n')\n",
     );

@@ -32,6 +32,7 @@ pub const ORDERS: [Order<'_>; 2] = [
             "check",
             "user_sql",
             "workspace",
+            "upgrade",
             "fuzzing",
         ],
     ),
@@ -40,7 +41,7 @@ pub const ORDERS: [Order<'_>; 2] = [
         &[
             "error", "host", "session", "view", "write", "space", "txn", "history", "commit",
             "engine", "write/", "history/", "space/", "commit/", "engine/", "txn/", "report",
-            "fuzzing",
+            "upgrade", "fuzzing",
         ],
     ),
 ];

@@ -1,7 +1,7 @@
 //! Words that only we used for things that have a name in the field: no identifier and no file is
 //! called so again.
 //!
-//! What is on disk keeps its name (`larder_home`), so strings and comments are not looked at.
+//! What is on disk keeps its name (`larder_pre_image`), so strings and comments are not looked at.
 
 use std::path::Path;
 

@@ -5,15 +5,15 @@ use crate::conn::meta::find_meta;
 use crate::error::{At, CatalogError, Result};
 use crate::history::{self, Keeper};
 use crate::types::changes::{ChangeSet, InodeChange};
-use crate::types::codec::{signed, unsigned};
+use crate::types::codec::{checksum_of, require_checksum, signed, unsigned};
 use crate::types::rows::RedoRow;
 use larder_format::limits::BLOCK_BYTES;
 use larder_format::{CommitSeq, Ino, StoreId};
 use rusqlite::{Connection, Params, params};
 
-const TABLE: &str = "larder_patch";
+const TABLE: &str = "larder_redo_row";
 /// The newest commit that deleted rows that the history does not have (`larder_meta`).
-const GONE: &str = "patches_gone_seq";
+const GONE: &str = "redo_gone_seq";
 
 impl CatalogMaps<'_> {
     /// The redo rows of an object, oldest first. 3 µs plus the rows.
@@ -33,6 +33,9 @@ impl CatalogMaps<'_> {
                     .map(|block| u64::from_le_bytes(*block))
                     .collect();
                 let bytes: Option<Vec<u8>> = row.get(2).at(TABLE)?;
+                let parts = [raw.as_slice(), bytes.as_deref().unwrap_or_default()];
+                let what = || format!("{TABLE}: a redo row of inode {ino} of store {owner}");
+                require_checksum(what, row.get(3).at(TABLE)?, &parts)?;
                 if bytes
                     .as_ref()
                     .is_some_and(|bytes| bytes.len() as u64 != blocks.len() as u64 * BLOCK_BYTES)
@@ -57,7 +60,7 @@ impl CatalogMaps<'_> {
         self.catalog.read(|reader| {
             crate::types::codec::rows(
                 reader,
-                "SELECT DISTINCT store, ino FROM larder_patch ORDER BY store, ino",
+                "SELECT DISTINCT store, ino FROM larder_redo_row ORDER BY store, ino",
                 [],
                 |row| Ok((StoreId(row.get(0)?), Ino(unsigned(row, 1)?))),
             )
@@ -70,7 +73,7 @@ impl CatalogMaps<'_> {
     pub fn redo_blocks(&self) -> Result<u64> {
         self.catalog.read(|reader| {
             reader
-                .prepare_cached("SELECT coalesce(sum(block_count), 0) FROM larder_patch")
+                .prepare_cached("SELECT coalesce(sum(block_count), 0) FROM larder_redo_row")
                 .and_then(|mut sum| sum.query_row([], |row| unsigned(row, 0)))
                 .at(TABLE)
         })
@@ -126,10 +129,15 @@ pub(crate) fn apply(
             .iter()
             .flat_map(|block| block.to_le_bytes())
             .collect();
+        let parts = [
+            blocks.as_slice(),
+            redo_row.bytes.as_deref().unwrap_or_default(),
+        ];
+        let checksum = checksum_of(&parts);
         let block_count = redo_row.bytes.as_ref().map_or(0, |_| redo_row.blocks.len()) as i64;
         txn.prepare_cached(
-            "INSERT INTO larder_patch (seq, store, ino, block_count, blocks, bytes) \
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+            "INSERT INTO larder_redo_row (seq, store, ino, block_count, blocks, bytes, checksum) \
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
         )
         .and_then(|mut insert| {
             insert.execute(params![
@@ -138,7 +146,8 @@ pub(crate) fn apply(
                 signed(ino.0),
                 block_count,
                 blocks,
-                redo_row.bytes
+                redo_row.bytes,
+                checksum
             ])
         })
         .at(TABLE)?;
@@ -153,7 +162,7 @@ pub(crate) fn delete_store(txn: &Connection, store: StoreId) -> Result<()> {
 }
 
 fn has_any(txn: &Connection) -> Result<bool> {
-    txn.prepare_cached("SELECT 1 FROM larder_patch LIMIT 1")
+    txn.prepare_cached("SELECT 1 FROM larder_redo_row LIMIT 1")
         .and_then(|mut find| find.exists([]))
         .at(TABLE)
 }
@@ -163,9 +172,10 @@ fn has_any(txn: &Connection) -> Result<bool> {
 /// O(redo rows of the object in the history).
 fn hides_others(txn: &Connection, parameters: impl Params) -> Result<bool> {
     txn.prepare_cached(
-        "SELECT 1 FROM larder_history WHERE store = ?1 AND ino = ?2 AND what = 'patch' AND \
+        "SELECT 1 FROM larder_history WHERE store = ?1 AND ino = ?2 AND what = 'redo' AND \
          until_seq > \
-         (SELECT min(seq) FROM larder_patch WHERE store = ?1 AND ino = ?2 AND seq <= ?3) LIMIT 1",
+         (SELECT min(seq) FROM larder_redo_row WHERE store = ?1 AND ino = ?2 AND seq <= ?3) LIMIT \
+         1",
     )
     .and_then(|mut find| find.exists(parameters))
     .at(TABLE)
@@ -174,7 +184,7 @@ fn hides_others(txn: &Connection, parameters: impl Params) -> Result<bool> {
 /// How many blocks rows hold.
 fn count(txn: &Connection, rows: &str, parameters: impl Params) -> Result<i64> {
     txn.prepare_cached(&format!(
-        "SELECT coalesce(sum(block_count), 0) FROM larder_patch {rows}"
+        "SELECT coalesce(sum(block_count), 0) FROM larder_redo_row {rows}"
     ))
     .and_then(|mut sum| sum.query_row(parameters, |row| row.get(0)))
     .at(TABLE)
@@ -182,7 +192,7 @@ fn count(txn: &Connection, rows: &str, parameters: impl Params) -> Result<i64> {
 
 /// Deletes rows, and says how many. (RETURNING would read their content.)
 fn delete(txn: &Connection, rows: &str, parameters: impl Params) -> Result<usize> {
-    txn.prepare_cached(&format!("DELETE FROM larder_patch {rows}"))
+    txn.prepare_cached(&format!("DELETE FROM larder_redo_row {rows}"))
         .and_then(|mut delete| delete.execute(parameters))
         .at(TABLE)
 }

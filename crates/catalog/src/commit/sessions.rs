@@ -45,7 +45,7 @@ impl CatalogSessions<'_> {
             for session in sessions {
                 for (table, key) in [
                     ("larder_holder", "session"),
-                    ("larder_past", "session"),
+                    ("larder_as_of", "session"),
                     ("larder_session", "id"),
                 ] {
                     txn.prepare_cached(&format!("DELETE FROM {table} WHERE {key} = ?1"))

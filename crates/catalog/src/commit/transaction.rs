@@ -79,7 +79,7 @@ impl CatalogTransaction<'_> {
             // Changes nothing, but SQLite begins to write.
             let tried = execute(
                 &writer.connection,
-                "UPDATE larder_gate SET open = open WHERE id < 0",
+                "UPDATE larder_guard_switch SET open = open WHERE id < 0",
             );
             let code = tried
                 .as_ref()

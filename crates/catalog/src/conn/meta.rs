@@ -13,12 +13,12 @@ pub(crate) const KEPT_NS_MIN: i64 = 5_000_000_000;
 /// Opens or closes the guard switch. Every transaction that opens it must close it (`CATALOG-3`).
 pub(crate) fn set_guard_switch(connection: &Connection, is_open: bool) -> Result<()> {
     let changed = connection
-        .prepare_cached("UPDATE larder_gate SET open = ?1")
+        .prepare_cached("UPDATE larder_guard_switch SET open = ?1")
         .and_then(|mut set| set.execute([is_open]))
-        .at("larder_gate")?;
+        .at("larder_guard_switch")?;
     if changed != 1 {
         return Err(CatalogError::corrupt(format!(
-            "larder_gate: expected 1 row, found {changed}"
+            "larder_guard_switch: expected 1 row, found {changed}"
         )));
     }
     Ok(())

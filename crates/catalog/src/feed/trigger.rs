@@ -17,7 +17,7 @@ pub(crate) fn store_trigger(name: &str) -> String {
         .join(" AND ");
     format!(
         "CREATE TRIGGER \"larder_feed_{name}\" AFTER UPDATE ON \"{name}\" \
-         WHEN (SELECT open FROM larder_gate) IS NOT 1 \
+         WHEN (SELECT open FROM larder_guard_switch) IS NOT 1 \
            AND NOT (NEW.ctime_ns IS NOT OLD.ctime_ns AND {attributes}) \
            AND NEW.since_seq IS OLD.since_seq \
          BEGIN \

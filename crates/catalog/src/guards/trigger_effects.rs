@@ -32,9 +32,9 @@ use std::sync::{Arc, Mutex};
 
 /// A trigger with this does nothing in the engine's commits: it is a guard, or might as well be
 /// one.
-const GUARDED: &str = "WHEN (SELECT open FROM larder_gate) IS NOT 1";
+const GUARDED: &str = "WHEN (SELECT open FROM larder_guard_switch) IS NOT 1";
 /// Triggers on the table of the guard switch, which refuse what nobody does.
-const OF_THE_GUARD_SWITCH: [&str; 2] = ["larder_gate_stays", "larder_gate_is_one"];
+const OF_THE_GUARD_SWITCH: [&str; 2] = ["larder_guard_switch_stays", "larder_guard_switch_is_one"];
 /// Triggers of watched and of temporal tables, and where they write.
 const TRACKERS: [&str; 2] = ["larder_watch_", "larder_temporal_"];
 const TRACKS: [&str; 2] = ["larder_change", "larder_history"];
@@ -372,8 +372,9 @@ mod tests {
             "CREATE TRIGGER t AFTER UPDATE OF mode ON main BEGIN UPDATE main SET rowid = 9; END",
             "CREATE TRIGGER t AFTER UPDATE OF since_seq ON main BEGIN DELETE FROM main_xattr; END",
             "CREATE TRIGGER larder_watch_1 AFTER DELETE ON main_dirent BEGIN DELETE FROM \
-             larder_patch; END",
-            "CREATE TRIGGER t AFTER UPDATE ON larder_gate BEGIN UPDATE main SET uid = 1; END",
+             larder_redo_row; END",
+            "CREATE TRIGGER t AFTER UPDATE ON larder_guard_switch BEGIN UPDATE main SET uid = 1; \
+            END",
             "CREATE TRIGGER t AFTER INSERT ON larder_history BEGIN UPDATE main SET uid = 1; END",
             // By a table of the user's.
             "CREATE TRIGGER t AFTER INSERT ON main BEGIN INSERT INTO audit VALUES (1); END;

@@ -1,9 +1,9 @@
 //! Pre-images: where content lies that blocks held until a commit.
 //!
 //! # Words
-//! A *pre-image* is a row of `larder_home`. Its *target* is the blocks that held the content for
-//! commits before `until_seq`; its *copy* is where the content lies since. Two kinds of commits
-//! write one:
+//! A *pre-image* is a row of `larder_pre_image`. Its *target* is the blocks that held the content
+//! for commits before `until_seq`; its *copy* is where the content lies since. Two kinds of
+//! commits write one:
 //! * the commit before an apply, of the targets of redo rows, which the apply then writes over
 //!   (`HISTORY-4`): the copy is a new extent;
 //! * a commit that moves content (`HISTORY-5`): the target is the old place, and the copy the new
@@ -86,7 +86,7 @@ fn pre_images_over(
     rows(
         reader,
         "SELECT segment, start_block, block_count, copy_segment, copy_block, until_seq FROM \
-         larder_home \
+         larder_pre_image \
          WHERE segment = ?1 AND start_block > ?2 - ?5 AND start_block < ?3 \
            AND start_block + block_count > ?2 AND until_seq > ?4 ORDER BY until_seq",
         params![
@@ -98,10 +98,10 @@ fn pre_images_over(
         ],
         pre_image,
     )
-    .at("larder_home")
+    .at("larder_pre_image")
 }
 
-/// A row of `larder_home`: target, copy, up to which commit.
+/// A row of `larder_pre_image`: target, copy, up to which commit.
 pub(crate) fn pre_image(row: &Row<'_>) -> rusqlite::Result<(Extent, Extent, CommitSeq)> {
     let target = extent(row)?;
     let copy = Extent::new(

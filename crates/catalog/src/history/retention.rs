@@ -246,11 +246,11 @@ fn is_kept_in_vain(connection: &Connection) -> Result<bool> {
 fn past_readers(connection: &Connection) -> Result<Vec<(SessionId, CommitSeq)>> {
     rows(
         connection,
-        "SELECT session, seq FROM larder_past ORDER BY seq, id",
+        "SELECT session, seq FROM larder_as_of ORDER BY seq, id",
         [],
         |row| Ok((SessionId(unsigned(row, 0)?), CommitSeq(unsigned(row, 1)?))),
     )
-    .at("larder_past")
+    .at("larder_as_of")
 }
 
 /// A store is destroyed: its retention ends. Where nothing else has kept history, that ends too.
@@ -328,7 +328,7 @@ fn write_settings(
     if is_switched {
         // What plain SQL changed before counts to this commit, and was not kept.
         seq = next_commit_seq(txn)?;
-        for text in ["DELETE FROM larder_history", "DELETE FROM larder_home"] {
+        for text in ["DELETE FROM larder_history", "DELETE FROM larder_pre_image"] {
             txn.execute(text, []).at("larder_history")?;
         }
         delete_of_stores(txn, BEGINS)?;

@@ -230,11 +230,12 @@ impl CatalogHistory<'_> {
             let first = first_row_after(&state, after.max(begins))?;
             let mut list = state
                 .prepare_cached(&format!(
-                    "SELECT until_seq, what, store, ino, key, since_seq, \
+                    "SELECT until_seq, iif(what = 'redo', '{}', what), store, ino, key, since_seq, \
                      CASE WHEN what = 'map' THEN {} ELSE value END, extra, kind, mode, uid, gid, \
                      nlink, size, \
                      blocks, atime_ns, mtime_ns, ctime_ns, btime_ns, rdev FROM larder_history \
                      WHERE id >= ?1 ORDER BY id",
+                    larder_format_one::REDO_ROW.0, // As the first seals were made.
                     resolved("main", "value")
                 ))
                 .at(PARTS)?;

@@ -143,12 +143,12 @@ impl Texts {
             ),
             content: format!(
                 "SELECT {} OR {} OR {} OR EXISTS (SELECT 1 FROM {} AND ino = ?1 AND since_seq > ?2 \
-                 AND since_seq <= ?3) OR {} OR {} OR {} OR EXISTS (SELECT 1 FROM larder_patch \
+                 AND since_seq <= ?3) OR {} OR {} OR {} OR EXISTS (SELECT 1 FROM larder_redo_row \
                  WHERE store = {store} AND ino = ?1 AND seq > ?2 AND seq <= ?3)",
                 superseded("content"),
                 superseded("map"),
                 superseded("piece"),
-                of("patch"),
+                of("redo"),
                 side("content"),
                 side("map"),
                 present(&format!("larder_piece WHERE store = {store} AND"))
@@ -181,7 +181,7 @@ fn written(store: StoreId, name: &str) -> String {
     };
     let side = |suffix: &str| present(&format!("main.\"{name}_{suffix}\""), "since_seq", "");
     let of_store = format!("store = {store} AND ");
-    let content = "'content', 'map', 'piece', 'patch'";
+    let content = "'content', 'map', 'piece', 'redo'";
     format!(
         "SELECT EXISTS (SELECT * FROM ({} UNION ALL {}) INTERSECT SELECT * FROM ({}))",
         present(&format!("main.\"{name}\""), "since_seq", ""),
@@ -190,7 +190,7 @@ fn written(store: StoreId, name: &str) -> String {
             side("content"),
             side("map"),
             present("larder_piece", "since_seq", &of_store),
-            present("larder_patch", "seq", &of_store),
+            present("larder_redo_row", "seq", &of_store),
             past(content, "since_seq"),
             past(content, "until_seq"),
         ]

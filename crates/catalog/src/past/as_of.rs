@@ -54,12 +54,12 @@ impl StoreSql {
         let content = one(
             "content",
             "ino = ?1 AND key = 0",
-            "iif(kind = 'symlink', NULL, value), iif(kind = 'symlink', value, NULL)",
+            "iif(kind = 'symlink', NULL, value), iif(kind = 'symlink', value, NULL), checksum",
         );
         let inline = one(
             "content",
             "ino = ?1 AND key = 0",
-            "iif(kind = 'symlink', NULL, value)",
+            "iif(kind = 'symlink', NULL, value) AS inline, checksum",
         );
         let root = one("piece", "ino = ?1 AND key = 0", "value");
         let (runs, value) = (resolved("main", "runs"), resolved("main", "value"));
@@ -103,16 +103,18 @@ impl StoreSql {
                 all("name", "value = ?1", "ino, key")
             )),
             content: text(&format!(
-                "SELECT inline, target FROM \"{{t}}_content\" WHERE ino = ?1 AND since_seq <= \
+                "SELECT inline, target, checksum FROM \"{{t}}_content\" WHERE ino = ?1 AND \
+                since_seq <= \
                  {{s}} \
                  UNION ALL {content}"
             )),
             file_content: text(&format!(
-                "SELECT (SELECT inline FROM \"{{t}}_content\" WHERE ino = ?1 AND since_seq <= \
-                 {{s}} \
-                   UNION ALL {inline}), \
+                "SELECT c.inline, \
                  (SELECT entries FROM larder_piece WHERE store = ?2 AND ino = ?1 AND page = 0 \
-                   AND since_seq <= {{s}} UNION ALL {root})"
+                   AND since_seq <= {{s}} UNION ALL {root}), c.checksum \
+                 FROM (SELECT 1) LEFT JOIN (SELECT inline, checksum FROM \"{{t}}_content\" \
+                   WHERE ino = ?1 AND since_seq <= {{s}} UNION ALL {inline}) AS c \
+                   ON c.inline IS NOT NULL"
             )),
             map_page: text(&format!(
                 "SELECT {runs} FROM \"{{t}}_map\" WHERE ino = ?1 AND page = ?2 AND since_seq <= \
@@ -142,9 +144,10 @@ impl StoreSql {
                 all("piece", "ino = ?2 AND key >= ?3", "key, value")
             )),
             redo_rows: text(&format!(
-                "SELECT seq, blocks, bytes FROM (SELECT seq, id, blocks, bytes FROM larder_patch \
+                "SELECT seq, blocks, bytes, checksum FROM \
+                   (SELECT seq, id, blocks, bytes, checksum FROM larder_redo_row \
                    WHERE store = ?1 AND ino = ?2 AND seq <= {{s}} UNION ALL {}) ORDER BY seq, id",
-                all("patch", "ino = ?2", "since_seq, key, extra, value")
+                all("redo", "ino = ?2", "since_seq, key, extra, value, checksum")
             )),
             ..StoreSql::new(store, name)
         }

@@ -1,17 +1,24 @@
 -- The schema of the newest format, word for word as SQLite keeps it: `audit` compares catalogs with it.
 -- Written by the test `the_file_is_what_the_steps_make` from the steps; LARDER_WRITE_SCHEMA=1 writes it.
 
---@ format 12
+--@ format 13
 
 --@ system table larder_ag larder_ag
 CREATE TABLE larder_ag (
   segment INTEGER NOT NULL,
   ag INTEGER NOT NULL CHECK (ag >= 0),
-  changed_seq INTEGER NOT NULL, used_blocks INTEGER NOT NULL DEFAULT 0
-  CHECK (used_blocks BETWEEN 0 AND 262144), retired_blocks INTEGER NOT NULL DEFAULT 0
-  CHECK (retired_blocks BETWEEN 0 AND 262144),
+  changed_seq INTEGER NOT NULL,
+  used_blocks INTEGER NOT NULL DEFAULT 0 CHECK (used_blocks BETWEEN 0 AND 262144),
+  retired_blocks INTEGER NOT NULL DEFAULT 0 CHECK (retired_blocks BETWEEN 0 AND 262144),
   PRIMARY KEY (segment, ag)
 ) STRICT, WITHOUT ROWID
+
+--@ system table larder_as_of larder_as_of
+CREATE TABLE larder_as_of (
+  id INTEGER PRIMARY KEY,
+  session INTEGER NOT NULL,
+  seq INTEGER NOT NULL CHECK (seq >= 0)
+) STRICT
 
 --@ system table larder_author larder_author
 CREATE TABLE larder_author (
@@ -41,7 +48,7 @@ CREATE TABLE larder_change (
 
 --@ system trigger larder_change_appends larder_change
 CREATE TRIGGER larder_change_appends BEFORE INSERT ON larder_change
-WHEN (SELECT open FROM larder_gate) IS NOT 1
+WHEN (SELECT open FROM larder_guard_switch) IS NOT 1
   AND (NEW.seq > 0 OR NEW.change_count <> 1 OR NEW.op IN ('commit', 'begin', 'end'))
 BEGIN
   SELECT RAISE(ABORT, 'larder_change is kept by the engine; see larder watch');
@@ -49,14 +56,14 @@ END
 
 --@ system trigger larder_change_no_delete larder_change
 CREATE TRIGGER larder_change_no_delete BEFORE DELETE ON larder_change
-WHEN (SELECT open FROM larder_gate) IS NOT 1
+WHEN (SELECT open FROM larder_guard_switch) IS NOT 1
 BEGIN
   SELECT RAISE(ABORT, 'larder_change is kept by the engine; see larder watch');
 END
 
 --@ system trigger larder_change_no_update larder_change
 CREATE TRIGGER larder_change_no_update BEFORE UPDATE ON larder_change
-WHEN (SELECT open FROM larder_gate) IS NOT 1
+WHEN (SELECT open FROM larder_guard_switch) IS NOT 1
 BEGIN
   SELECT RAISE(ABORT, 'larder_change is kept by the engine; see larder watch');
 END
@@ -68,8 +75,10 @@ CREATE TABLE larder_extent (
   block_count INTEGER NOT NULL CHECK (block_count >= 1),
   store INTEGER NOT NULL,
   ino INTEGER NOT NULL CHECK (ino >= 1),
-  retired_seq INTEGER CHECK (retired_seq >= 1), shared_count INTEGER NOT NULL DEFAULT 0
-  CHECK (shared_count >= 0 AND (shared_count = 0 OR retired_seq IS NULL)),
+  born_seq INTEGER NOT NULL DEFAULT 0 CHECK (born_seq >= 0),
+  retired_seq INTEGER CHECK (retired_seq >= 1),
+  shared_count INTEGER NOT NULL DEFAULT 0
+    CHECK (shared_count >= 0 AND (shared_count = 0 OR retired_seq IS NULL)),
   PRIMARY KEY (segment, start_block),
   CONSTRAINT "an extent lies in one allocation group"
     CHECK (start_block / 262144 = (start_block + block_count - 1) / 262144)
@@ -82,24 +91,6 @@ CREATE INDEX larder_extent_granted ON larder_extent (ino) WHERE store = 42949672
 CREATE INDEX larder_extent_retired ON larder_extent (retired_seq, block_count)
   WHERE retired_seq IS NOT NULL
 
---@ system table larder_gate larder_gate
-CREATE TABLE larder_gate (
-  id INTEGER PRIMARY KEY CHECK (id = 1),
-  open INTEGER NOT NULL CHECK (open IN (0, 1))
-) STRICT
-
---@ system trigger larder_gate_is_one larder_gate
-CREATE TRIGGER larder_gate_is_one BEFORE INSERT ON larder_gate
-BEGIN
-  SELECT RAISE(ABORT, 'larder_gate is kept by the engine; leave its row alone');
-END
-
---@ system trigger larder_gate_stays larder_gate
-CREATE TRIGGER larder_gate_stays BEFORE DELETE ON larder_gate
-BEGIN
-  SELECT RAISE(ABORT, 'larder_gate is kept by the engine; leave its row alone');
-END
-
 --@ system table larder_grant larder_grant
 CREATE TABLE larder_grant (
   segment INTEGER NOT NULL CHECK (segment BETWEEN 0 AND 4294967295),
@@ -108,12 +99,30 @@ CREATE TABLE larder_grant (
   PRIMARY KEY (segment, start_block)
 ) STRICT, WITHOUT ROWID
 
+--@ system table larder_guard_switch larder_guard_switch
+CREATE TABLE larder_guard_switch (
+  id INTEGER PRIMARY KEY CHECK (id = 1),
+  open INTEGER NOT NULL CHECK (open IN (0, 1))
+) STRICT
+
+--@ system trigger larder_guard_switch_is_one larder_guard_switch
+CREATE TRIGGER larder_guard_switch_is_one BEFORE INSERT ON larder_guard_switch
+BEGIN
+  SELECT RAISE(ABORT, 'larder_guard_switch is kept by the engine; leave its row alone');
+END
+
+--@ system trigger larder_guard_switch_stays larder_guard_switch
+CREATE TRIGGER larder_guard_switch_stays BEFORE DELETE ON larder_guard_switch
+BEGIN
+  SELECT RAISE(ABORT, 'larder_guard_switch is kept by the engine; leave its row alone');
+END
+
 --@ system table larder_history larder_history
 CREATE TABLE larder_history (
   id INTEGER PRIMARY KEY,
   until_seq INTEGER NOT NULL CHECK (until_seq >= 1),
   what TEXT NOT NULL CHECK (what IN
-    ('commit', 'inode', 'name', 'content', 'map', 'piece', 'xattr', 'patch', 'row')),
+    ('commit', 'inode', 'name', 'content', 'map', 'piece', 'xattr', 'redo', 'row')),
   store INTEGER,
   ino INTEGER,
   key ANY NOT NULL,
@@ -132,6 +141,7 @@ CREATE TABLE larder_history (
   ctime_ns INTEGER,
   btime_ns INTEGER,
   rdev INTEGER,
+  checksum INTEGER CHECK (checksum BETWEEN 0 AND 4294967295),
   CONSTRAINT "a commit belongs to no inode, a row to no store, all else to both"
     CHECK ((what = 'commit') = (ino IS NULL) AND (what IN ('commit', 'row')) = (store IS NULL)),
   CONSTRAINT "what is superseded was there" CHECK (since_seq < until_seq OR what = 'commit')
@@ -139,7 +149,7 @@ CREATE TABLE larder_history (
 
 --@ system trigger larder_history_appends larder_history
 CREATE TRIGGER larder_history_appends BEFORE INSERT ON larder_history
-WHEN (SELECT open FROM larder_gate) IS NOT 1
+WHEN (SELECT open FROM larder_guard_switch) IS NOT 1
   AND (NEW.what NOT IN ('inode', 'row') OR NEW.id > 0
     OR NEW.until_seq <> 1 + (SELECT value FROM larder_meta WHERE key = 'commit_seq'))
 BEGIN
@@ -148,7 +158,7 @@ END
 
 --@ system trigger larder_history_grows larder_history
 CREATE TRIGGER larder_history_grows AFTER INSERT ON larder_history
-WHEN (SELECT open FROM larder_gate) IS NOT 1 AND NEW.id < 1
+WHEN (SELECT open FROM larder_guard_switch) IS NOT 1 AND NEW.id < 1
 BEGIN
   SELECT RAISE(ABORT, 'larder_history is kept by the engine; see larder log');
 END
@@ -165,14 +175,14 @@ CREATE INDEX larder_history_named ON larder_history (store, value, until_seq) WH
 
 --@ system trigger larder_history_no_delete larder_history
 CREATE TRIGGER larder_history_no_delete BEFORE DELETE ON larder_history
-WHEN (SELECT open FROM larder_gate) IS NOT 1
+WHEN (SELECT open FROM larder_guard_switch) IS NOT 1
 BEGIN
   SELECT RAISE(ABORT, 'larder_history is kept by the engine; see larder log');
 END
 
 --@ system trigger larder_history_no_update larder_history
 CREATE TRIGGER larder_history_no_update BEFORE UPDATE ON larder_history
-WHEN (SELECT open FROM larder_gate) IS NOT 1
+WHEN (SELECT open FROM larder_guard_switch) IS NOT 1
 BEGIN
   SELECT RAISE(ABORT, 'larder_history is kept by the engine; see larder log');
 END
@@ -201,499 +211,485 @@ CREATE TABLE larder_holder (
 --@ system index larder_holder_session larder_holder
 CREATE INDEX larder_holder_session ON larder_holder (session)
 
---@ system table larder_home larder_home
-CREATE TABLE larder_home (
-  segment INTEGER NOT NULL CHECK (segment BETWEEN 0 AND 4294967295),
-  start_block INTEGER NOT NULL CHECK (start_block >= 0),
-  until_seq INTEGER NOT NULL CHECK (until_seq >= 1),
-  block_count INTEGER NOT NULL CHECK (block_count >= 1),
-  copy_segment INTEGER NOT NULL CHECK (copy_segment BETWEEN 0 AND 4294967295),
-  copy_block INTEGER NOT NULL CHECK (copy_block >= 0),
-  PRIMARY KEY (segment, start_block, until_seq)
-) STRICT, WITHOUT ROWID
-
---@ system index larder_home_until larder_home
-CREATE INDEX larder_home_until ON larder_home (until_seq)
-
 --@ system trigger larder_larder_ag_no_delete larder_ag
 CREATE TRIGGER "larder_larder_ag_no_delete" BEFORE DELETE ON "larder_ag"
-WHEN (SELECT open FROM larder_gate) IS NOT 1
+WHEN (SELECT open FROM larder_guard_switch) IS NOT 1
 BEGIN
   SELECT RAISE(ABORT, 'larder_ag is kept by the engine; change files through the mount or the larder command');
 END
 
 --@ system trigger larder_larder_ag_no_insert larder_ag
 CREATE TRIGGER "larder_larder_ag_no_insert" BEFORE INSERT ON "larder_ag"
-WHEN (SELECT open FROM larder_gate) IS NOT 1
+WHEN (SELECT open FROM larder_guard_switch) IS NOT 1
 BEGIN
   SELECT RAISE(ABORT, 'larder_ag is kept by the engine; change files through the mount or the larder command');
 END
 
 --@ system trigger larder_larder_ag_no_update larder_ag
 CREATE TRIGGER "larder_larder_ag_no_update" BEFORE UPDATE ON "larder_ag"
-WHEN (SELECT open FROM larder_gate) IS NOT 1
+WHEN (SELECT open FROM larder_guard_switch) IS NOT 1
 BEGIN
   SELECT RAISE(ABORT, 'larder_ag is kept by the engine; change files through the mount or the larder command');
 END
 
+--@ system trigger larder_larder_as_of_no_delete larder_as_of
+CREATE TRIGGER "larder_larder_as_of_no_delete" BEFORE DELETE ON "larder_as_of"
+WHEN (SELECT open FROM larder_guard_switch) IS NOT 1
+BEGIN
+  SELECT RAISE(ABORT, 'larder_as_of is kept by the engine; change files through the mount or the larder command');
+END
+
+--@ system trigger larder_larder_as_of_no_insert larder_as_of
+CREATE TRIGGER "larder_larder_as_of_no_insert" BEFORE INSERT ON "larder_as_of"
+WHEN (SELECT open FROM larder_guard_switch) IS NOT 1
+BEGIN
+  SELECT RAISE(ABORT, 'larder_as_of is kept by the engine; change files through the mount or the larder command');
+END
+
+--@ system trigger larder_larder_as_of_no_update larder_as_of
+CREATE TRIGGER "larder_larder_as_of_no_update" BEFORE UPDATE ON "larder_as_of"
+WHEN (SELECT open FROM larder_guard_switch) IS NOT 1
+BEGIN
+  SELECT RAISE(ABORT, 'larder_as_of is kept by the engine; change files through the mount or the larder command');
+END
+
 --@ system trigger larder_larder_author_no_delete larder_author
 CREATE TRIGGER "larder_larder_author_no_delete" BEFORE DELETE ON "larder_author"
-WHEN (SELECT open FROM larder_gate) IS NOT 1
+WHEN (SELECT open FROM larder_guard_switch) IS NOT 1
 BEGIN
   SELECT RAISE(ABORT, 'larder_author is kept by the engine; change files through the mount or the larder command');
 END
 
 --@ system trigger larder_larder_author_no_insert larder_author
 CREATE TRIGGER "larder_larder_author_no_insert" BEFORE INSERT ON "larder_author"
-WHEN (SELECT open FROM larder_gate) IS NOT 1
+WHEN (SELECT open FROM larder_guard_switch) IS NOT 1
 BEGIN
   SELECT RAISE(ABORT, 'larder_author is kept by the engine; change files through the mount or the larder command');
 END
 
 --@ system trigger larder_larder_author_no_update larder_author
 CREATE TRIGGER "larder_larder_author_no_update" BEFORE UPDATE ON "larder_author"
-WHEN (SELECT open FROM larder_gate) IS NOT 1
+WHEN (SELECT open FROM larder_guard_switch) IS NOT 1
 BEGIN
   SELECT RAISE(ABORT, 'larder_author is kept by the engine; change files through the mount or the larder command');
 END
 
 --@ system trigger larder_larder_extent_no_delete larder_extent
 CREATE TRIGGER "larder_larder_extent_no_delete" BEFORE DELETE ON "larder_extent"
-WHEN (SELECT open FROM larder_gate) IS NOT 1
+WHEN (SELECT open FROM larder_guard_switch) IS NOT 1
 BEGIN
   SELECT RAISE(ABORT, 'larder_extent is kept by the engine; change files through the mount or the larder command');
 END
 
 --@ system trigger larder_larder_extent_no_insert larder_extent
 CREATE TRIGGER "larder_larder_extent_no_insert" BEFORE INSERT ON "larder_extent"
-WHEN (SELECT open FROM larder_gate) IS NOT 1
+WHEN (SELECT open FROM larder_guard_switch) IS NOT 1
 BEGIN
   SELECT RAISE(ABORT, 'larder_extent is kept by the engine; change files through the mount or the larder command');
 END
 
 --@ system trigger larder_larder_extent_no_update larder_extent
 CREATE TRIGGER "larder_larder_extent_no_update" BEFORE UPDATE ON "larder_extent"
-WHEN (SELECT open FROM larder_gate) IS NOT 1
+WHEN (SELECT open FROM larder_guard_switch) IS NOT 1
 BEGIN
   SELECT RAISE(ABORT, 'larder_extent is kept by the engine; change files through the mount or the larder command');
 END
 
 --@ system trigger larder_larder_grant_no_delete larder_grant
 CREATE TRIGGER "larder_larder_grant_no_delete" BEFORE DELETE ON "larder_grant"
-WHEN (SELECT open FROM larder_gate) IS NOT 1
+WHEN (SELECT open FROM larder_guard_switch) IS NOT 1
 BEGIN
   SELECT RAISE(ABORT, 'larder_grant is kept by the engine; change files through the mount or the larder command');
 END
 
 --@ system trigger larder_larder_grant_no_insert larder_grant
 CREATE TRIGGER "larder_larder_grant_no_insert" BEFORE INSERT ON "larder_grant"
-WHEN (SELECT open FROM larder_gate) IS NOT 1
+WHEN (SELECT open FROM larder_guard_switch) IS NOT 1
 BEGIN
   SELECT RAISE(ABORT, 'larder_grant is kept by the engine; change files through the mount or the larder command');
 END
 
 --@ system trigger larder_larder_grant_no_update larder_grant
 CREATE TRIGGER "larder_larder_grant_no_update" BEFORE UPDATE ON "larder_grant"
-WHEN (SELECT open FROM larder_gate) IS NOT 1
+WHEN (SELECT open FROM larder_guard_switch) IS NOT 1
 BEGIN
   SELECT RAISE(ABORT, 'larder_grant is kept by the engine; change files through the mount or the larder command');
 END
 
 --@ system trigger larder_larder_hold_no_delete larder_hold
 CREATE TRIGGER "larder_larder_hold_no_delete" BEFORE DELETE ON "larder_hold"
-WHEN (SELECT open FROM larder_gate) IS NOT 1
+WHEN (SELECT open FROM larder_guard_switch) IS NOT 1
 BEGIN
   SELECT RAISE(ABORT, 'larder_hold is kept by the engine; change files through the mount or the larder command');
 END
 
 --@ system trigger larder_larder_hold_no_insert larder_hold
 CREATE TRIGGER "larder_larder_hold_no_insert" BEFORE INSERT ON "larder_hold"
-WHEN (SELECT open FROM larder_gate) IS NOT 1
+WHEN (SELECT open FROM larder_guard_switch) IS NOT 1
 BEGIN
   SELECT RAISE(ABORT, 'larder_hold is kept by the engine; change files through the mount or the larder command');
 END
 
 --@ system trigger larder_larder_hold_no_update larder_hold
 CREATE TRIGGER "larder_larder_hold_no_update" BEFORE UPDATE ON "larder_hold"
-WHEN (SELECT open FROM larder_gate) IS NOT 1
+WHEN (SELECT open FROM larder_guard_switch) IS NOT 1
 BEGIN
   SELECT RAISE(ABORT, 'larder_hold is kept by the engine; change files through the mount or the larder command');
 END
 
 --@ system trigger larder_larder_holder_no_delete larder_holder
 CREATE TRIGGER "larder_larder_holder_no_delete" BEFORE DELETE ON "larder_holder"
-WHEN (SELECT open FROM larder_gate) IS NOT 1
+WHEN (SELECT open FROM larder_guard_switch) IS NOT 1
 BEGIN
   SELECT RAISE(ABORT, 'larder_holder is kept by the engine; change files through the mount or the larder command');
 END
 
 --@ system trigger larder_larder_holder_no_insert larder_holder
 CREATE TRIGGER "larder_larder_holder_no_insert" BEFORE INSERT ON "larder_holder"
-WHEN (SELECT open FROM larder_gate) IS NOT 1
+WHEN (SELECT open FROM larder_guard_switch) IS NOT 1
 BEGIN
   SELECT RAISE(ABORT, 'larder_holder is kept by the engine; change files through the mount or the larder command');
 END
 
 --@ system trigger larder_larder_holder_no_update larder_holder
 CREATE TRIGGER "larder_larder_holder_no_update" BEFORE UPDATE ON "larder_holder"
-WHEN (SELECT open FROM larder_gate) IS NOT 1
+WHEN (SELECT open FROM larder_guard_switch) IS NOT 1
 BEGIN
   SELECT RAISE(ABORT, 'larder_holder is kept by the engine; change files through the mount or the larder command');
 END
 
---@ system trigger larder_larder_home_no_delete larder_home
-CREATE TRIGGER "larder_larder_home_no_delete" BEFORE DELETE ON "larder_home"
-WHEN (SELECT open FROM larder_gate) IS NOT 1
-BEGIN
-  SELECT RAISE(ABORT, 'larder_home is kept by the engine; change files through the mount or the larder command');
-END
-
---@ system trigger larder_larder_home_no_insert larder_home
-CREATE TRIGGER "larder_larder_home_no_insert" BEFORE INSERT ON "larder_home"
-WHEN (SELECT open FROM larder_gate) IS NOT 1
-BEGIN
-  SELECT RAISE(ABORT, 'larder_home is kept by the engine; change files through the mount or the larder command');
-END
-
---@ system trigger larder_larder_home_no_update larder_home
-CREATE TRIGGER "larder_larder_home_no_update" BEFORE UPDATE ON "larder_home"
-WHEN (SELECT open FROM larder_gate) IS NOT 1
-BEGIN
-  SELECT RAISE(ABORT, 'larder_home is kept by the engine; change files through the mount or the larder command');
-END
-
 --@ system trigger larder_larder_map_page_no_delete larder_map_page
 CREATE TRIGGER "larder_larder_map_page_no_delete" BEFORE DELETE ON "larder_map_page"
-WHEN (SELECT open FROM larder_gate) IS NOT 1
+WHEN (SELECT open FROM larder_guard_switch) IS NOT 1
 BEGIN
   SELECT RAISE(ABORT, 'larder_map_page is kept by the engine; change files through the mount or the larder command');
 END
 
 --@ system trigger larder_larder_map_page_no_insert larder_map_page
 CREATE TRIGGER "larder_larder_map_page_no_insert" BEFORE INSERT ON "larder_map_page"
-WHEN (SELECT open FROM larder_gate) IS NOT 1
+WHEN (SELECT open FROM larder_guard_switch) IS NOT 1
 BEGIN
   SELECT RAISE(ABORT, 'larder_map_page is kept by the engine; change files through the mount or the larder command');
 END
 
 --@ system trigger larder_larder_map_page_no_update larder_map_page
 CREATE TRIGGER "larder_larder_map_page_no_update" BEFORE UPDATE ON "larder_map_page"
-WHEN (SELECT open FROM larder_gate) IS NOT 1
+WHEN (SELECT open FROM larder_guard_switch) IS NOT 1
 BEGIN
   SELECT RAISE(ABORT, 'larder_map_page is kept by the engine; change files through the mount or the larder command');
 END
 
 --@ system trigger larder_larder_map_page_use_no_delete larder_map_page_use
 CREATE TRIGGER "larder_larder_map_page_use_no_delete" BEFORE DELETE ON "larder_map_page_use"
-WHEN (SELECT open FROM larder_gate) IS NOT 1
+WHEN (SELECT open FROM larder_guard_switch) IS NOT 1
 BEGIN
   SELECT RAISE(ABORT, 'larder_map_page_use is kept by the engine; change files through the mount or the larder command');
 END
 
 --@ system trigger larder_larder_map_page_use_no_insert larder_map_page_use
 CREATE TRIGGER "larder_larder_map_page_use_no_insert" BEFORE INSERT ON "larder_map_page_use"
-WHEN (SELECT open FROM larder_gate) IS NOT 1
+WHEN (SELECT open FROM larder_guard_switch) IS NOT 1
 BEGIN
   SELECT RAISE(ABORT, 'larder_map_page_use is kept by the engine; change files through the mount or the larder command');
 END
 
 --@ system trigger larder_larder_map_page_use_no_update larder_map_page_use
 CREATE TRIGGER "larder_larder_map_page_use_no_update" BEFORE UPDATE ON "larder_map_page_use"
-WHEN (SELECT open FROM larder_gate) IS NOT 1
+WHEN (SELECT open FROM larder_guard_switch) IS NOT 1
 BEGIN
   SELECT RAISE(ABORT, 'larder_map_page_use is kept by the engine; change files through the mount or the larder command');
 END
 
 --@ system trigger larder_larder_meta_no_delete larder_meta
 CREATE TRIGGER "larder_larder_meta_no_delete" BEFORE DELETE ON "larder_meta"
-WHEN (SELECT open FROM larder_gate) IS NOT 1
+WHEN (SELECT open FROM larder_guard_switch) IS NOT 1
 BEGIN
   SELECT RAISE(ABORT, 'larder_meta is kept by the engine; change files through the mount or the larder command');
 END
 
 --@ system trigger larder_larder_meta_no_insert larder_meta
 CREATE TRIGGER "larder_larder_meta_no_insert" BEFORE INSERT ON "larder_meta"
-WHEN (SELECT open FROM larder_gate) IS NOT 1
+WHEN (SELECT open FROM larder_guard_switch) IS NOT 1
 BEGIN
   SELECT RAISE(ABORT, 'larder_meta is kept by the engine; change files through the mount or the larder command');
 END
 
 --@ system trigger larder_larder_meta_no_update larder_meta
 CREATE TRIGGER "larder_larder_meta_no_update" BEFORE UPDATE ON "larder_meta"
-WHEN (SELECT open FROM larder_gate) IS NOT 1
+WHEN (SELECT open FROM larder_guard_switch) IS NOT 1
 BEGIN
   SELECT RAISE(ABORT, 'larder_meta is kept by the engine; change files through the mount or the larder command');
 END
 
 --@ system trigger larder_larder_orphan_no_delete larder_orphan
 CREATE TRIGGER "larder_larder_orphan_no_delete" BEFORE DELETE ON "larder_orphan"
-WHEN (SELECT open FROM larder_gate) IS NOT 1
+WHEN (SELECT open FROM larder_guard_switch) IS NOT 1
 BEGIN
   SELECT RAISE(ABORT, 'larder_orphan is kept by the engine; change files through the mount or the larder command');
 END
 
 --@ system trigger larder_larder_orphan_no_insert larder_orphan
 CREATE TRIGGER "larder_larder_orphan_no_insert" BEFORE INSERT ON "larder_orphan"
-WHEN (SELECT open FROM larder_gate) IS NOT 1
+WHEN (SELECT open FROM larder_guard_switch) IS NOT 1
 BEGIN
   SELECT RAISE(ABORT, 'larder_orphan is kept by the engine; change files through the mount or the larder command');
 END
 
 --@ system trigger larder_larder_orphan_no_update larder_orphan
 CREATE TRIGGER "larder_larder_orphan_no_update" BEFORE UPDATE ON "larder_orphan"
-WHEN (SELECT open FROM larder_gate) IS NOT 1
+WHEN (SELECT open FROM larder_guard_switch) IS NOT 1
 BEGIN
   SELECT RAISE(ABORT, 'larder_orphan is kept by the engine; change files through the mount or the larder command');
 END
 
---@ system trigger larder_larder_past_no_delete larder_past
-CREATE TRIGGER "larder_larder_past_no_delete" BEFORE DELETE ON "larder_past"
-WHEN (SELECT open FROM larder_gate) IS NOT 1
-BEGIN
-  SELECT RAISE(ABORT, 'larder_past is kept by the engine; change files through the mount or the larder command');
-END
-
---@ system trigger larder_larder_past_no_insert larder_past
-CREATE TRIGGER "larder_larder_past_no_insert" BEFORE INSERT ON "larder_past"
-WHEN (SELECT open FROM larder_gate) IS NOT 1
-BEGIN
-  SELECT RAISE(ABORT, 'larder_past is kept by the engine; change files through the mount or the larder command');
-END
-
---@ system trigger larder_larder_past_no_update larder_past
-CREATE TRIGGER "larder_larder_past_no_update" BEFORE UPDATE ON "larder_past"
-WHEN (SELECT open FROM larder_gate) IS NOT 1
-BEGIN
-  SELECT RAISE(ABORT, 'larder_past is kept by the engine; change files through the mount or the larder command');
-END
-
---@ system trigger larder_larder_patch_no_delete larder_patch
-CREATE TRIGGER "larder_larder_patch_no_delete" BEFORE DELETE ON "larder_patch"
-WHEN (SELECT open FROM larder_gate) IS NOT 1
-BEGIN
-  SELECT RAISE(ABORT, 'larder_patch is kept by the engine; change files through the mount or the larder command');
-END
-
---@ system trigger larder_larder_patch_no_insert larder_patch
-CREATE TRIGGER "larder_larder_patch_no_insert" BEFORE INSERT ON "larder_patch"
-WHEN (SELECT open FROM larder_gate) IS NOT 1
-BEGIN
-  SELECT RAISE(ABORT, 'larder_patch is kept by the engine; change files through the mount or the larder command');
-END
-
---@ system trigger larder_larder_patch_no_update larder_patch
-CREATE TRIGGER "larder_larder_patch_no_update" BEFORE UPDATE ON "larder_patch"
-WHEN (SELECT open FROM larder_gate) IS NOT 1
-BEGIN
-  SELECT RAISE(ABORT, 'larder_patch is kept by the engine; change files through the mount or the larder command');
-END
-
 --@ system trigger larder_larder_piece_no_delete larder_piece
 CREATE TRIGGER "larder_larder_piece_no_delete" BEFORE DELETE ON "larder_piece"
-WHEN (SELECT open FROM larder_gate) IS NOT 1
+WHEN (SELECT open FROM larder_guard_switch) IS NOT 1
 BEGIN
   SELECT RAISE(ABORT, 'larder_piece is kept by the engine; change files through the mount or the larder command');
 END
 
 --@ system trigger larder_larder_piece_no_insert larder_piece
 CREATE TRIGGER "larder_larder_piece_no_insert" BEFORE INSERT ON "larder_piece"
-WHEN (SELECT open FROM larder_gate) IS NOT 1
+WHEN (SELECT open FROM larder_guard_switch) IS NOT 1
 BEGIN
   SELECT RAISE(ABORT, 'larder_piece is kept by the engine; change files through the mount or the larder command');
 END
 
 --@ system trigger larder_larder_piece_no_update larder_piece
 CREATE TRIGGER "larder_larder_piece_no_update" BEFORE UPDATE ON "larder_piece"
-WHEN (SELECT open FROM larder_gate) IS NOT 1
+WHEN (SELECT open FROM larder_guard_switch) IS NOT 1
 BEGIN
   SELECT RAISE(ABORT, 'larder_piece is kept by the engine; change files through the mount or the larder command');
 END
 
+--@ system trigger larder_larder_pre_image_no_delete larder_pre_image
+CREATE TRIGGER "larder_larder_pre_image_no_delete" BEFORE DELETE ON "larder_pre_image"
+WHEN (SELECT open FROM larder_guard_switch) IS NOT 1
+BEGIN
+  SELECT RAISE(ABORT, 'larder_pre_image is kept by the engine; change files through the mount or the larder command');
+END
+
+--@ system trigger larder_larder_pre_image_no_insert larder_pre_image
+CREATE TRIGGER "larder_larder_pre_image_no_insert" BEFORE INSERT ON "larder_pre_image"
+WHEN (SELECT open FROM larder_guard_switch) IS NOT 1
+BEGIN
+  SELECT RAISE(ABORT, 'larder_pre_image is kept by the engine; change files through the mount or the larder command');
+END
+
+--@ system trigger larder_larder_pre_image_no_update larder_pre_image
+CREATE TRIGGER "larder_larder_pre_image_no_update" BEFORE UPDATE ON "larder_pre_image"
+WHEN (SELECT open FROM larder_guard_switch) IS NOT 1
+BEGIN
+  SELECT RAISE(ABORT, 'larder_pre_image is kept by the engine; change files through the mount or the larder command');
+END
+
+--@ system trigger larder_larder_redo_row_no_delete larder_redo_row
+CREATE TRIGGER "larder_larder_redo_row_no_delete" BEFORE DELETE ON "larder_redo_row"
+WHEN (SELECT open FROM larder_guard_switch) IS NOT 1
+BEGIN
+  SELECT RAISE(ABORT, 'larder_redo_row is kept by the engine; change files through the mount or the larder command');
+END
+
+--@ system trigger larder_larder_redo_row_no_insert larder_redo_row
+CREATE TRIGGER "larder_larder_redo_row_no_insert" BEFORE INSERT ON "larder_redo_row"
+WHEN (SELECT open FROM larder_guard_switch) IS NOT 1
+BEGIN
+  SELECT RAISE(ABORT, 'larder_redo_row is kept by the engine; change files through the mount or the larder command');
+END
+
+--@ system trigger larder_larder_redo_row_no_update larder_redo_row
+CREATE TRIGGER "larder_larder_redo_row_no_update" BEFORE UPDATE ON "larder_redo_row"
+WHEN (SELECT open FROM larder_guard_switch) IS NOT 1
+BEGIN
+  SELECT RAISE(ABORT, 'larder_redo_row is kept by the engine; change files through the mount or the larder command');
+END
+
 --@ system trigger larder_larder_seal_no_delete larder_seal
 CREATE TRIGGER "larder_larder_seal_no_delete" BEFORE DELETE ON "larder_seal"
-WHEN (SELECT open FROM larder_gate) IS NOT 1
+WHEN (SELECT open FROM larder_guard_switch) IS NOT 1
 BEGIN
   SELECT RAISE(ABORT, 'larder_seal is kept by the engine; change files through the mount or the larder command');
 END
 
 --@ system trigger larder_larder_seal_no_insert larder_seal
 CREATE TRIGGER "larder_larder_seal_no_insert" BEFORE INSERT ON "larder_seal"
-WHEN (SELECT open FROM larder_gate) IS NOT 1
+WHEN (SELECT open FROM larder_guard_switch) IS NOT 1
 BEGIN
   SELECT RAISE(ABORT, 'larder_seal is kept by the engine; change files through the mount or the larder command');
 END
 
 --@ system trigger larder_larder_seal_no_update larder_seal
 CREATE TRIGGER "larder_larder_seal_no_update" BEFORE UPDATE ON "larder_seal"
-WHEN (SELECT open FROM larder_gate) IS NOT 1
+WHEN (SELECT open FROM larder_guard_switch) IS NOT 1
 BEGIN
   SELECT RAISE(ABORT, 'larder_seal is kept by the engine; change files through the mount or the larder command');
 END
 
 --@ system trigger larder_larder_sealed_no_delete larder_sealed
 CREATE TRIGGER "larder_larder_sealed_no_delete" BEFORE DELETE ON "larder_sealed"
-WHEN (SELECT open FROM larder_gate) IS NOT 1
+WHEN (SELECT open FROM larder_guard_switch) IS NOT 1
 BEGIN
   SELECT RAISE(ABORT, 'larder_sealed is kept by the engine; change files through the mount or the larder command');
 END
 
 --@ system trigger larder_larder_sealed_no_insert larder_sealed
 CREATE TRIGGER "larder_larder_sealed_no_insert" BEFORE INSERT ON "larder_sealed"
-WHEN (SELECT open FROM larder_gate) IS NOT 1
+WHEN (SELECT open FROM larder_guard_switch) IS NOT 1
 BEGIN
   SELECT RAISE(ABORT, 'larder_sealed is kept by the engine; change files through the mount or the larder command');
 END
 
 --@ system trigger larder_larder_sealed_no_update larder_sealed
 CREATE TRIGGER "larder_larder_sealed_no_update" BEFORE UPDATE ON "larder_sealed"
-WHEN (SELECT open FROM larder_gate) IS NOT 1
+WHEN (SELECT open FROM larder_guard_switch) IS NOT 1
 BEGIN
   SELECT RAISE(ABORT, 'larder_sealed is kept by the engine; change files through the mount or the larder command');
 END
 
 --@ system trigger larder_larder_segment_no_delete larder_segment
 CREATE TRIGGER "larder_larder_segment_no_delete" BEFORE DELETE ON "larder_segment"
-WHEN (SELECT open FROM larder_gate) IS NOT 1
+WHEN (SELECT open FROM larder_guard_switch) IS NOT 1
 BEGIN
   SELECT RAISE(ABORT, 'larder_segment is kept by the engine; change files through the mount or the larder command');
 END
 
 --@ system trigger larder_larder_segment_no_insert larder_segment
 CREATE TRIGGER "larder_larder_segment_no_insert" BEFORE INSERT ON "larder_segment"
-WHEN (SELECT open FROM larder_gate) IS NOT 1
+WHEN (SELECT open FROM larder_guard_switch) IS NOT 1
 BEGIN
   SELECT RAISE(ABORT, 'larder_segment is kept by the engine; change files through the mount or the larder command');
 END
 
 --@ system trigger larder_larder_segment_no_update larder_segment
 CREATE TRIGGER "larder_larder_segment_no_update" BEFORE UPDATE ON "larder_segment"
-WHEN (SELECT open FROM larder_gate) IS NOT 1
+WHEN (SELECT open FROM larder_guard_switch) IS NOT 1
 BEGIN
   SELECT RAISE(ABORT, 'larder_segment is kept by the engine; change files through the mount or the larder command');
 END
 
 --@ system trigger larder_larder_session_no_delete larder_session
 CREATE TRIGGER "larder_larder_session_no_delete" BEFORE DELETE ON "larder_session"
-WHEN (SELECT open FROM larder_gate) IS NOT 1
+WHEN (SELECT open FROM larder_guard_switch) IS NOT 1
 BEGIN
   SELECT RAISE(ABORT, 'larder_session is kept by the engine; change files through the mount or the larder command');
 END
 
 --@ system trigger larder_larder_session_no_insert larder_session
 CREATE TRIGGER "larder_larder_session_no_insert" BEFORE INSERT ON "larder_session"
-WHEN (SELECT open FROM larder_gate) IS NOT 1
+WHEN (SELECT open FROM larder_guard_switch) IS NOT 1
 BEGIN
   SELECT RAISE(ABORT, 'larder_session is kept by the engine; change files through the mount or the larder command');
 END
 
 --@ system trigger larder_larder_session_no_update larder_session
 CREATE TRIGGER "larder_larder_session_no_update" BEFORE UPDATE ON "larder_session"
-WHEN (SELECT open FROM larder_gate) IS NOT 1
+WHEN (SELECT open FROM larder_guard_switch) IS NOT 1
 BEGIN
   SELECT RAISE(ABORT, 'larder_session is kept by the engine; change files through the mount or the larder command');
 END
 
 --@ system trigger larder_larder_shared_no_delete larder_shared
 CREATE TRIGGER "larder_larder_shared_no_delete" BEFORE DELETE ON "larder_shared"
-WHEN (SELECT open FROM larder_gate) IS NOT 1
+WHEN (SELECT open FROM larder_guard_switch) IS NOT 1
 BEGIN
   SELECT RAISE(ABORT, 'larder_shared is kept by the engine; change files through the mount or the larder command');
 END
 
 --@ system trigger larder_larder_shared_no_insert larder_shared
 CREATE TRIGGER "larder_larder_shared_no_insert" BEFORE INSERT ON "larder_shared"
-WHEN (SELECT open FROM larder_gate) IS NOT 1
+WHEN (SELECT open FROM larder_guard_switch) IS NOT 1
 BEGIN
   SELECT RAISE(ABORT, 'larder_shared is kept by the engine; change files through the mount or the larder command');
 END
 
 --@ system trigger larder_larder_shared_no_update larder_shared
 CREATE TRIGGER "larder_larder_shared_no_update" BEFORE UPDATE ON "larder_shared"
-WHEN (SELECT open FROM larder_gate) IS NOT 1
+WHEN (SELECT open FROM larder_guard_switch) IS NOT 1
 BEGIN
   SELECT RAISE(ABORT, 'larder_shared is kept by the engine; change files through the mount or the larder command');
 END
 
 --@ system trigger larder_larder_snapshot_no_delete larder_snapshot
 CREATE TRIGGER "larder_larder_snapshot_no_delete" BEFORE DELETE ON "larder_snapshot"
-WHEN (SELECT open FROM larder_gate) IS NOT 1
+WHEN (SELECT open FROM larder_guard_switch) IS NOT 1
 BEGIN
   SELECT RAISE(ABORT, 'larder_snapshot is kept by the engine; change files through the mount or the larder command');
 END
 
 --@ system trigger larder_larder_snapshot_no_insert larder_snapshot
 CREATE TRIGGER "larder_larder_snapshot_no_insert" BEFORE INSERT ON "larder_snapshot"
-WHEN (SELECT open FROM larder_gate) IS NOT 1
+WHEN (SELECT open FROM larder_guard_switch) IS NOT 1
 BEGIN
   SELECT RAISE(ABORT, 'larder_snapshot is kept by the engine; change files through the mount or the larder command');
 END
 
 --@ system trigger larder_larder_snapshot_no_update larder_snapshot
 CREATE TRIGGER "larder_larder_snapshot_no_update" BEFORE UPDATE ON "larder_snapshot"
-WHEN (SELECT open FROM larder_gate) IS NOT 1
+WHEN (SELECT open FROM larder_guard_switch) IS NOT 1
 BEGIN
   SELECT RAISE(ABORT, 'larder_snapshot is kept by the engine; change files through the mount or the larder command');
 END
 
 --@ system trigger larder_larder_store_no_delete larder_store
 CREATE TRIGGER "larder_larder_store_no_delete" BEFORE DELETE ON "larder_store"
-WHEN (SELECT open FROM larder_gate) IS NOT 1
+WHEN (SELECT open FROM larder_guard_switch) IS NOT 1
 BEGIN
   SELECT RAISE(ABORT, 'larder_store is kept by the engine; change files through the mount or the larder command');
 END
 
 --@ system trigger larder_larder_store_no_insert larder_store
 CREATE TRIGGER "larder_larder_store_no_insert" BEFORE INSERT ON "larder_store"
-WHEN (SELECT open FROM larder_gate) IS NOT 1
+WHEN (SELECT open FROM larder_guard_switch) IS NOT 1
 BEGIN
   SELECT RAISE(ABORT, 'larder_store is kept by the engine; change files through the mount or the larder command');
 END
 
 --@ system trigger larder_larder_store_no_update larder_store
 CREATE TRIGGER "larder_larder_store_no_update" BEFORE UPDATE ON "larder_store"
-WHEN (SELECT open FROM larder_gate) IS NOT 1
+WHEN (SELECT open FROM larder_guard_switch) IS NOT 1
 BEGIN
   SELECT RAISE(ABORT, 'larder_store is kept by the engine; change files through the mount or the larder command');
 END
 
 --@ system trigger larder_larder_temporal_no_delete larder_temporal
 CREATE TRIGGER "larder_larder_temporal_no_delete" BEFORE DELETE ON "larder_temporal"
-WHEN (SELECT open FROM larder_gate) IS NOT 1
+WHEN (SELECT open FROM larder_guard_switch) IS NOT 1
 BEGIN
   SELECT RAISE(ABORT, 'larder_temporal is kept by the engine; change files through the mount or the larder command');
 END
 
 --@ system trigger larder_larder_temporal_no_insert larder_temporal
 CREATE TRIGGER "larder_larder_temporal_no_insert" BEFORE INSERT ON "larder_temporal"
-WHEN (SELECT open FROM larder_gate) IS NOT 1
+WHEN (SELECT open FROM larder_guard_switch) IS NOT 1
 BEGIN
   SELECT RAISE(ABORT, 'larder_temporal is kept by the engine; change files through the mount or the larder command');
 END
 
 --@ system trigger larder_larder_temporal_no_update larder_temporal
 CREATE TRIGGER "larder_larder_temporal_no_update" BEFORE UPDATE ON "larder_temporal"
-WHEN (SELECT open FROM larder_gate) IS NOT 1
+WHEN (SELECT open FROM larder_guard_switch) IS NOT 1
 BEGIN
   SELECT RAISE(ABORT, 'larder_temporal is kept by the engine; change files through the mount or the larder command');
 END
 
 --@ system trigger larder_larder_transaction_no_delete larder_transaction
 CREATE TRIGGER "larder_larder_transaction_no_delete" BEFORE DELETE ON "larder_transaction"
-WHEN (SELECT open FROM larder_gate) IS NOT 1
+WHEN (SELECT open FROM larder_guard_switch) IS NOT 1
 BEGIN
   SELECT RAISE(ABORT, 'larder_transaction is kept by the engine; change files through the mount or the larder command');
 END
 
 --@ system trigger larder_larder_transaction_no_insert larder_transaction
 CREATE TRIGGER "larder_larder_transaction_no_insert" BEFORE INSERT ON "larder_transaction"
-WHEN (SELECT open FROM larder_gate) IS NOT 1
+WHEN (SELECT open FROM larder_guard_switch) IS NOT 1
 BEGIN
   SELECT RAISE(ABORT, 'larder_transaction is kept by the engine; change files through the mount or the larder command');
 END
 
 --@ system trigger larder_larder_transaction_no_update larder_transaction
 CREATE TRIGGER "larder_larder_transaction_no_update" BEFORE UPDATE ON "larder_transaction"
-WHEN (SELECT open FROM larder_gate) IS NOT 1
+WHEN (SELECT open FROM larder_guard_switch) IS NOT 1
 BEGIN
   SELECT RAISE(ABORT, 'larder_transaction is kept by the engine; change files through the mount or the larder command');
 END
@@ -730,15 +726,32 @@ CREATE TABLE larder_orphan (
   PRIMARY KEY (store, ino)
 ) STRICT, WITHOUT ROWID
 
---@ system table larder_past larder_past
-CREATE TABLE larder_past (
-  id INTEGER PRIMARY KEY,
-  session INTEGER NOT NULL,
-  seq INTEGER NOT NULL CHECK (seq >= 0)
-) STRICT
+--@ system table larder_piece larder_piece
+CREATE TABLE larder_piece (
+  store INTEGER NOT NULL,
+  ino INTEGER NOT NULL CHECK (ino >= 1),
+  page INTEGER NOT NULL CHECK (page >= 0),
+  entries BLOB NOT NULL CHECK (length(entries) > 0),
+  since_seq INTEGER NOT NULL DEFAULT 0,
+  PRIMARY KEY (store, ino, page)
+) STRICT, WITHOUT ROWID
 
---@ system table larder_patch larder_patch
-CREATE TABLE larder_patch (
+--@ system table larder_pre_image larder_pre_image
+CREATE TABLE larder_pre_image (
+  segment INTEGER NOT NULL CHECK (segment BETWEEN 0 AND 4294967295),
+  start_block INTEGER NOT NULL CHECK (start_block >= 0),
+  until_seq INTEGER NOT NULL CHECK (until_seq >= 1),
+  block_count INTEGER NOT NULL CHECK (block_count >= 1),
+  copy_segment INTEGER NOT NULL CHECK (copy_segment BETWEEN 0 AND 4294967295),
+  copy_block INTEGER NOT NULL CHECK (copy_block >= 0),
+  PRIMARY KEY (segment, start_block, until_seq)
+) STRICT, WITHOUT ROWID
+
+--@ system index larder_pre_image_until larder_pre_image
+CREATE INDEX larder_pre_image_until ON larder_pre_image (until_seq)
+
+--@ system table larder_redo_row larder_redo_row
+CREATE TABLE larder_redo_row (
   id INTEGER PRIMARY KEY,
   seq INTEGER NOT NULL CHECK (seq >= 1),
   store INTEGER NOT NULL,
@@ -746,22 +759,14 @@ CREATE TABLE larder_patch (
   block_count INTEGER NOT NULL CHECK (block_count >= 0),
   blocks BLOB NOT NULL CHECK (length(blocks) > 0 AND length(blocks) % 8 = 0),
   bytes BLOB,
-  CONSTRAINT "a patch holds its blocks whole, or none of them"
+  checksum INTEGER NOT NULL CHECK (checksum BETWEEN 0 AND 4294967295),
+  CONSTRAINT "a redo row holds its blocks whole, or none of them"
     CHECK (block_count = coalesce(length(bytes), 0) / 4096
       AND coalesce(length(bytes), 0) IN (0, length(blocks) * 512))
 ) STRICT
 
---@ system index larder_patch_ino larder_patch
-CREATE INDEX larder_patch_ino ON larder_patch (store, ino, block_count)
-
---@ system table larder_piece larder_piece
-CREATE TABLE larder_piece (
-  store INTEGER NOT NULL,
-  ino INTEGER NOT NULL CHECK (ino >= 1),
-  page INTEGER NOT NULL CHECK (page >= 0),
-  entries BLOB NOT NULL CHECK (length(entries) > 0), since_seq INTEGER NOT NULL DEFAULT 0,
-  PRIMARY KEY (store, ino, page)
-) STRICT, WITHOUT ROWID
+--@ system index larder_redo_row_ino larder_redo_row
+CREATE INDEX larder_redo_row_ino ON larder_redo_row (store, ino, block_count)
 
 --@ system table larder_seal larder_seal
 CREATE TABLE larder_seal (
@@ -809,7 +814,8 @@ CREATE TABLE larder_session (
   pid INTEGER NOT NULL,
   label TEXT NOT NULL,
   started_ns INTEGER NOT NULL,
-  pin_seq INTEGER NOT NULL CHECK (pin_seq >= 0)
+  pin_seq INTEGER NOT NULL CHECK (pin_seq >= 0),
+  epoch INTEGER NOT NULL DEFAULT 0 CHECK (epoch >= 0)
 ) STRICT
 
 --@ system table larder_shared larder_shared
@@ -840,9 +846,9 @@ CREATE TABLE larder_store (
   mount TEXT NOT NULL CONSTRAINT "store mounts are unique" UNIQUE
     CONSTRAINT "a mount begins with /" CHECK (mount LIKE '/%'),
   table_store INTEGER NOT NULL,
-  next_ino INTEGER NOT NULL CHECK (next_ino >= 2)
-, save_keeps TEXT NOT NULL DEFAULT 'columns'
-  CHECK (save_keeps IN ('none', 'columns'))) STRICT
+  next_ino INTEGER NOT NULL CHECK (next_ino >= 2),
+  save_keeps TEXT NOT NULL DEFAULT 'columns' CHECK (save_keeps IN ('none', 'columns'))
+) STRICT
 
 --@ system table larder_temporal larder_temporal
 CREATE TABLE larder_temporal (
@@ -894,8 +900,14 @@ CREATE TABLE "larderstorename" (
   btime_ns INTEGER NOT NULL CONSTRAINT "larderstorename.btime_ns is whole nanoseconds"
     CHECK (typeof(btime_ns) = 'integer'),
   rdev INTEGER NOT NULL DEFAULT 0 CONSTRAINT "larderstorename.rdev is a device number"
-    CHECK (typeof(rdev) = 'integer' AND rdev >= 0)
-, since_seq INTEGER NOT NULL DEFAULT 0, first_ino INTEGER, file_id INTEGER GENERATED ALWAYS AS (coalesce(first_ino, ino)) VIRTUAL)
+    CHECK (typeof(rdev) = 'integer' AND rdev >= 0),
+  since_seq INTEGER NOT NULL DEFAULT 0,
+  first_ino INTEGER,
+  file_id INTEGER GENERATED ALWAYS AS (coalesce(first_ino, ino)) VIRTUAL
+)
+
+--@ store index larder_larderstorename_saved larderstorename
+CREATE INDEX "larder_larderstorename_saved" ON "larderstorename" (first_ino) WHERE first_ino IS NOT NULL
 
 --@ store table larderstorename_dirent larderstorename_dirent
 CREATE TABLE "larderstorename_dirent" (
@@ -912,7 +924,7 @@ CREATE INDEX "larderstorename_dirent_ino" ON "larderstorename_dirent" (ino)
 CREATE TABLE "larderstorename_content" (
   ino INTEGER PRIMARY KEY CHECK (ino >= 1),
   inline BLOB CHECK (length(inline) <= 2048),
-  target BLOB CHECK (length(target) BETWEEN 1 AND 4095), since_seq INTEGER NOT NULL DEFAULT 0,
+  target BLOB CHECK (length(target) BETWEEN 1 AND 4095), since_seq INTEGER NOT NULL DEFAULT 0, checksum INTEGER,
   CONSTRAINT "either inline or target" CHECK ((inline IS NULL) <> (target IS NULL))
 ) STRICT
 
@@ -947,50 +959,21 @@ WHERE leaf.ino IS NOT NULL OR inode.ino = 1
 
 --@ store trigger larder_larderstorename_no_insert larderstorename
 CREATE TRIGGER "larder_larderstorename_no_insert" BEFORE INSERT ON "larderstorename"
-WHEN (SELECT open FROM larder_gate) IS NOT 1
+WHEN (SELECT open FROM larder_guard_switch) IS NOT 1
 BEGIN
   SELECT RAISE(ABORT, 'a row of larderstorename is a file; create it through the mount or the larder command');
 END
 
 --@ store trigger larder_larderstorename_no_delete larderstorename
 CREATE TRIGGER "larder_larderstorename_no_delete" BEFORE DELETE ON "larderstorename"
-WHEN (SELECT open FROM larder_gate) IS NOT 1
+WHEN (SELECT open FROM larder_guard_switch) IS NOT 1
 BEGIN
   SELECT RAISE(ABORT, 'a row of larderstorename is a file; delete it through the mount or the larder command');
 END
 
---@ store trigger larder_larderstorename_touch larderstorename
-CREATE TRIGGER "larder_larderstorename_touch" AFTER UPDATE OF mode, uid, gid, atime_ns, mtime_ns ON "larderstorename"
-WHEN (SELECT open FROM larder_gate) IS NOT 1
-BEGIN
-  UPDATE "larderstorename"
-  SET ctime_ns = CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000000
-  WHERE ino = NEW.ino;
-END
-
---@ store trigger larder_larderstorename_since_guard larderstorename
-CREATE TRIGGER "larder_larderstorename_since_guard" BEFORE UPDATE OF since_seq ON "larderstorename"
-WHEN (SELECT open FROM larder_gate) IS NOT 1 AND NEW.since_seq IS NOT OLD.since_seq
-  AND NEW.since_seq IS NOT 1 + (SELECT value FROM larder_meta WHERE key = 'commit_seq')
-BEGIN
-  SELECT RAISE(ABORT, 'since_seq of larderstorename is kept by the engine; change the file through the mount or the larder command');
-END
-
---@ store trigger larder_larderstorename_since larderstorename
-CREATE TRIGGER "larder_larderstorename_since" AFTER UPDATE OF mode, uid, gid, atime_ns, mtime_ns, ctime_ns ON "larderstorename"
-WHEN (SELECT open FROM larder_gate) IS NOT 1
-  AND NEW.since_seq <= (SELECT value FROM larder_meta WHERE key = 'commit_seq')
-BEGIN
-  UPDATE "larderstorename" SET since_seq = 1 + (SELECT value FROM larder_meta WHERE key = 'commit_seq')
-  WHERE ino = NEW.ino;
-END
-
---@ store index larder_larderstorename_saved larderstorename
-CREATE INDEX "larder_larderstorename_saved" ON "larderstorename" (first_ino) WHERE first_ino IS NOT NULL
-
 --@ store trigger larder_larderstorename_guard larderstorename
 CREATE TRIGGER "larder_larderstorename_guard" BEFORE UPDATE ON "larderstorename"
-WHEN (SELECT open FROM larder_gate) IS NOT 1 AND (
+WHEN (SELECT open FROM larder_guard_switch) IS NOT 1 AND (
   NEW.ino IS NOT OLD.ino OR NEW.kind IS NOT OLD.kind OR NEW.nlink IS NOT OLD.nlink
   OR NEW.size IS NOT OLD.size OR NEW.blocks IS NOT OLD.blocks
   OR NEW.btime_ns IS NOT OLD.btime_ns OR NEW.rdev IS NOT OLD.rdev OR NEW.first_ino IS NOT OLD.first_ino)
@@ -998,9 +981,26 @@ BEGIN
   SELECT RAISE(ABORT, 'ino, kind, nlink, size, blocks, btime_ns, rdev and first_ino of larderstorename are kept by the engine; change the file through the mount or the larder command');
 END
 
+--@ store trigger larder_larderstorename_since_guard larderstorename
+CREATE TRIGGER "larder_larderstorename_since_guard" BEFORE UPDATE OF since_seq ON "larderstorename"
+WHEN (SELECT open FROM larder_guard_switch) IS NOT 1 AND NEW.since_seq IS NOT OLD.since_seq
+  AND NEW.since_seq IS NOT 1 + (SELECT value FROM larder_meta WHERE key = 'commit_seq')
+BEGIN
+  SELECT RAISE(ABORT, 'since_seq of larderstorename is kept by the engine; change the file through the mount or the larder command');
+END
+
+--@ store trigger larder_larderstorename_touch larderstorename
+CREATE TRIGGER "larder_larderstorename_touch" AFTER UPDATE OF mode, uid, gid, atime_ns, mtime_ns ON "larderstorename"
+WHEN (SELECT open FROM larder_guard_switch) IS NOT 1
+BEGIN
+  UPDATE "larderstorename"
+  SET ctime_ns = CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000000
+  WHERE ino = NEW.ino;
+END
+
 --@ store trigger larder_larderstorename_keep larderstorename
 CREATE TRIGGER "larder_larderstorename_keep" BEFORE UPDATE OF mode, uid, gid, atime_ns, mtime_ns, ctime_ns ON "larderstorename"
-WHEN (SELECT open FROM larder_gate) IS NOT 1
+WHEN (SELECT open FROM larder_guard_switch) IS NOT 1
   AND OLD.since_seq <= (SELECT value FROM larder_meta WHERE key = 'commit_seq')
   AND (SELECT value FROM larder_meta WHERE key = 'retention_ns') > 0
 BEGIN
@@ -1014,86 +1014,95 @@ BEGIN
       AND h.until_seq = 1 + meta.value);
 END
 
+--@ store trigger larder_larderstorename_since larderstorename
+CREATE TRIGGER "larder_larderstorename_since" AFTER UPDATE OF mode, uid, gid, atime_ns, mtime_ns, ctime_ns ON "larderstorename"
+WHEN (SELECT open FROM larder_guard_switch) IS NOT 1
+  AND NEW.since_seq <= (SELECT value FROM larder_meta WHERE key = 'commit_seq')
+BEGIN
+  UPDATE "larderstorename" SET since_seq = 1 + (SELECT value FROM larder_meta WHERE key = 'commit_seq')
+  WHERE ino = NEW.ino;
+END
+
 --@ store trigger larder_larderstorename_dirent_no_insert larderstorename_dirent
 CREATE TRIGGER "larder_larderstorename_dirent_no_insert" BEFORE INSERT ON "larderstorename_dirent"
-WHEN (SELECT open FROM larder_gate) IS NOT 1
+WHEN (SELECT open FROM larder_guard_switch) IS NOT 1
 BEGIN
   SELECT RAISE(ABORT, 'larderstorename_dirent is kept by the engine; change files through the mount or the larder command');
 END
 
 --@ store trigger larder_larderstorename_dirent_no_update larderstorename_dirent
 CREATE TRIGGER "larder_larderstorename_dirent_no_update" BEFORE UPDATE ON "larderstorename_dirent"
-WHEN (SELECT open FROM larder_gate) IS NOT 1
+WHEN (SELECT open FROM larder_guard_switch) IS NOT 1
 BEGIN
   SELECT RAISE(ABORT, 'larderstorename_dirent is kept by the engine; change files through the mount or the larder command');
 END
 
 --@ store trigger larder_larderstorename_dirent_no_delete larderstorename_dirent
 CREATE TRIGGER "larder_larderstorename_dirent_no_delete" BEFORE DELETE ON "larderstorename_dirent"
-WHEN (SELECT open FROM larder_gate) IS NOT 1
+WHEN (SELECT open FROM larder_guard_switch) IS NOT 1
 BEGIN
   SELECT RAISE(ABORT, 'larderstorename_dirent is kept by the engine; change files through the mount or the larder command');
 END
 
 --@ store trigger larder_larderstorename_content_no_insert larderstorename_content
 CREATE TRIGGER "larder_larderstorename_content_no_insert" BEFORE INSERT ON "larderstorename_content"
-WHEN (SELECT open FROM larder_gate) IS NOT 1
+WHEN (SELECT open FROM larder_guard_switch) IS NOT 1
 BEGIN
   SELECT RAISE(ABORT, 'larderstorename_content is kept by the engine; change files through the mount or the larder command');
 END
 
 --@ store trigger larder_larderstorename_content_no_update larderstorename_content
 CREATE TRIGGER "larder_larderstorename_content_no_update" BEFORE UPDATE ON "larderstorename_content"
-WHEN (SELECT open FROM larder_gate) IS NOT 1
+WHEN (SELECT open FROM larder_guard_switch) IS NOT 1
 BEGIN
   SELECT RAISE(ABORT, 'larderstorename_content is kept by the engine; change files through the mount or the larder command');
 END
 
 --@ store trigger larder_larderstorename_content_no_delete larderstorename_content
 CREATE TRIGGER "larder_larderstorename_content_no_delete" BEFORE DELETE ON "larderstorename_content"
-WHEN (SELECT open FROM larder_gate) IS NOT 1
+WHEN (SELECT open FROM larder_guard_switch) IS NOT 1
 BEGIN
   SELECT RAISE(ABORT, 'larderstorename_content is kept by the engine; change files through the mount or the larder command');
 END
 
 --@ store trigger larder_larderstorename_map_no_insert larderstorename_map
 CREATE TRIGGER "larder_larderstorename_map_no_insert" BEFORE INSERT ON "larderstorename_map"
-WHEN (SELECT open FROM larder_gate) IS NOT 1
+WHEN (SELECT open FROM larder_guard_switch) IS NOT 1
 BEGIN
   SELECT RAISE(ABORT, 'larderstorename_map is kept by the engine; change files through the mount or the larder command');
 END
 
 --@ store trigger larder_larderstorename_map_no_update larderstorename_map
 CREATE TRIGGER "larder_larderstorename_map_no_update" BEFORE UPDATE ON "larderstorename_map"
-WHEN (SELECT open FROM larder_gate) IS NOT 1
+WHEN (SELECT open FROM larder_guard_switch) IS NOT 1
 BEGIN
   SELECT RAISE(ABORT, 'larderstorename_map is kept by the engine; change files through the mount or the larder command');
 END
 
 --@ store trigger larder_larderstorename_map_no_delete larderstorename_map
 CREATE TRIGGER "larder_larderstorename_map_no_delete" BEFORE DELETE ON "larderstorename_map"
-WHEN (SELECT open FROM larder_gate) IS NOT 1
+WHEN (SELECT open FROM larder_guard_switch) IS NOT 1
 BEGIN
   SELECT RAISE(ABORT, 'larderstorename_map is kept by the engine; change files through the mount or the larder command');
 END
 
 --@ store trigger larder_larderstorename_xattr_no_insert larderstorename_xattr
 CREATE TRIGGER "larder_larderstorename_xattr_no_insert" BEFORE INSERT ON "larderstorename_xattr"
-WHEN (SELECT open FROM larder_gate) IS NOT 1
+WHEN (SELECT open FROM larder_guard_switch) IS NOT 1
 BEGIN
   SELECT RAISE(ABORT, 'larderstorename_xattr is kept by the engine; change files through the mount or the larder command');
 END
 
 --@ store trigger larder_larderstorename_xattr_no_update larderstorename_xattr
 CREATE TRIGGER "larder_larderstorename_xattr_no_update" BEFORE UPDATE ON "larderstorename_xattr"
-WHEN (SELECT open FROM larder_gate) IS NOT 1
+WHEN (SELECT open FROM larder_guard_switch) IS NOT 1
 BEGIN
   SELECT RAISE(ABORT, 'larderstorename_xattr is kept by the engine; change files through the mount or the larder command');
 END
 
 --@ store trigger larder_larderstorename_xattr_no_delete larderstorename_xattr
 CREATE TRIGGER "larder_larderstorename_xattr_no_delete" BEFORE DELETE ON "larderstorename_xattr"
-WHEN (SELECT open FROM larder_gate) IS NOT 1
+WHEN (SELECT open FROM larder_guard_switch) IS NOT 1
 BEGIN
   SELECT RAISE(ABORT, 'larderstorename_xattr is kept by the engine; change files through the mount or the larder command');
 END

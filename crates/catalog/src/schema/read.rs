@@ -4,7 +4,9 @@
 use crate::conn::meta::{find_meta, is_guaranteed};
 use crate::error::{At, CatalogError, Result};
 use crate::schema::statements::StoreSql;
-use crate::types::codec::{self, TextOrBlob, dirent_order, row_limit, rows, signed, unsigned};
+use crate::types::codec::{
+    self, TextOrBlob, dirent_order, require_checksum, row_limit, rows, signed, unsigned,
+};
 use crate::types::rows::{ContentRow, DatabaseInfo, DirentRow, InodeRow};
 use crate::types::tuning;
 use crate::{CatalogTables, schema};
@@ -202,15 +204,25 @@ impl CatalogTables<'_> {
         })
     }
 
-    /// Inline content or link target of an inode.
+    /// Inline content or link target of an inode; damage is [`CatalogError::Corrupt`].
     pub fn content(&self, store: StoreId, ino: Ino) -> Result<Option<ContentRow>> {
         let sql = self.catalog.store_sql(store)?;
-        self.catalog.read(|reader| {
+        let found = self.catalog.read(|reader| {
             reader
                 .prepare_cached(&sql.content)
                 .and_then(|mut find| find.query_row([signed(ino.0)], content_row).optional())
                 .at(&sql.table_content)
-        })
+        })?;
+        let Some((content, checksum)) = found else {
+            return Ok(None);
+        };
+        let (ContentRow::Inline(bytes) | ContentRow::Target(bytes)) = &content;
+        require_checksum(
+            || format!("{}: that of inode {ino}", sql.table_content),
+            checksum,
+            &[bytes],
+        )?;
+        Ok(Some(content))
     }
 
     /// The encoded map page `page` of an inode; `None` when nothing in it is mapped.
@@ -280,9 +292,10 @@ fn inode_row_at(row: &Row<'_>, at: usize) -> rusqlite::Result<InodeRow> {
     })
 }
 
-fn content_row(row: &Row<'_>) -> rusqlite::Result<ContentRow> {
-    match row.get::<_, Option<Vec<u8>>>(0)? {
-        Some(inline) => Ok(ContentRow::Inline(inline)),
-        None => Ok(ContentRow::Target(row.get(1)?)),
-    }
+fn content_row(row: &Row<'_>) -> rusqlite::Result<(ContentRow, Option<i64>)> {
+    let content = match row.get::<_, Option<Vec<u8>>>(0)? {
+        Some(inline) => ContentRow::Inline(inline),
+        None => ContentRow::Target(row.get(1)?),
+    };
+    Ok((content, row.get(2)?))
 }

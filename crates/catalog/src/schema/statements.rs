@@ -142,18 +142,21 @@ impl StoreSql {
             ),
             dirent_remove: text("DELETE FROM \"{t}_dirent\" WHERE parent = ?1 AND name = ?2"),
 
-            content: text("SELECT inline, target FROM \"{t}_content\" WHERE ino = ?1"),
+            content: text("SELECT inline, target, checksum FROM \"{t}_content\" WHERE ino = ?1"),
             file_content: text(
-                "SELECT (SELECT inline FROM \"{t}_content\" WHERE ino = ?1), \
-                 (SELECT entries FROM larder_piece WHERE store = ?2 AND ino = ?1 AND page = 0)",
+                "SELECT c.inline, \
+                 (SELECT entries FROM larder_piece WHERE store = ?2 AND ino = ?1 AND page = 0), \
+                 c.checksum \
+                 FROM (SELECT 1) LEFT JOIN \"{t}_content\" AS c ON c.ino = ?1 AND c.inline IS NOT \
+                 NULL",
             ),
             content_add: text(
-                "INSERT INTO \"{t}_content\" (ino, inline, target, since_seq) \
-                 VALUES (?1, ?2, ?3, ?4) ON CONFLICT (ino) DO NOTHING",
+                "INSERT INTO \"{t}_content\" (ino, inline, target, since_seq, checksum) \
+                 VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT (ino) DO NOTHING",
             ),
             content_set: text(
-                "UPDATE \"{t}_content\" SET inline = ?2, target = ?3, since_seq = ?4 WHERE ino = \
-                 ?1",
+                "UPDATE \"{t}_content\" SET inline = ?2, target = ?3, since_seq = ?4, \
+                 checksum = ?5 WHERE ino = ?1",
             ),
             content_remove: text("DELETE FROM \"{t}_content\" WHERE ino = ?1"),
 
@@ -194,7 +197,7 @@ impl StoreSql {
             piece_pages: "SELECT page, entries FROM larder_piece \
                  WHERE store = ?1 AND ino = ?2 AND page >= ?3 ORDER BY page LIMIT ?4"
                 .into(),
-            redo_rows: "SELECT seq, blocks, bytes FROM larder_patch \
+            redo_rows: "SELECT seq, blocks, bytes, checksum FROM larder_redo_row \
                  WHERE store = ?1 AND ino = ?2 ORDER BY id"
                 .into(),
             keep: KeepSql::new(table_store, name),

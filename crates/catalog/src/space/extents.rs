@@ -43,8 +43,8 @@ impl CatalogSpace<'_> {
         self.catalog.read(|reader| {
             rows(
                 reader,
-                "SELECT segment, start_block, block_count, store, ino, retired_seq, shared_count \
-                 FROM larder_extent \
+                "SELECT segment, start_block, block_count, store, ino, retired_seq, shared_count, \
+                 born_seq FROM larder_extent \
                  WHERE (segment, start_block) > (?1, ?2) ORDER BY segment, start_block LIMIT ?3",
                 params![segment, start, row_limit(limit)],
                 extent_row,
@@ -60,8 +60,8 @@ impl CatalogSpace<'_> {
         self.catalog.read(|reader| {
             rows(
                 reader,
-                "SELECT segment, start_block, block_count, store, ino, retired_seq, shared_count \
-                 FROM larder_extent \
+                "SELECT segment, start_block, block_count, store, ino, retired_seq, shared_count, \
+                 born_seq FROM larder_extent \
                  WHERE segment = ?1 AND start_block BETWEEN ?2 AND ?3 ORDER BY start_block",
                 params![segment.0, signed(first), signed(last)],
                 extent_row,
@@ -153,15 +153,16 @@ pub(crate) fn coalesce(allocated: &[Held]) -> Vec<Held> {
     joined
 }
 
-/// Inserts live rows; a row of the same holder that touches in the same group is extended instead.
+/// Inserts live rows, of commit `seq`; a row of the same holder that touches in the same group is
+/// extended instead, and is of that commit too.
 /// Refuses what any row covers already. `allocated` is [coalesced](coalesce). O(log rows) each.
-pub(crate) fn allocate(txn: &Connection, allocated: &[Held]) -> Result<()> {
+pub(crate) fn allocate(txn: &Connection, seq: CommitSeq, allocated: &[Held]) -> Result<()> {
     // The neighbour to the right begins at the end; the row before it, if it reaches the start,
     // overlaps or is the neighbour to the left.
     let mut neighbours = txn
         .prepare_cached(
-            "SELECT segment, start_block, block_count, store, ino, retired_seq, shared_count \
-                 FROM larder_extent \
+            "SELECT segment, start_block, block_count, store, ino, retired_seq, shared_count, \
+                 born_seq FROM larder_extent \
              WHERE segment = ?1 AND start_block <= ?2 ORDER BY start_block DESC LIMIT 2",
         )
         .at(TABLE)?;
@@ -203,12 +204,11 @@ pub(crate) fn allocate(txn: &Connection, allocated: &[Held]) -> Result<()> {
                 whole.block_count += right.extent.block_count;
             }
             match left {
-                Some(left) => resize(
-                    txn,
-                    &left.extent,
-                    left.extent.block_count + whole.block_count,
-                )?,
-                None => insert_row(&mut insert, &whole, *store, *ino, None)?,
+                Some(left) => {
+                    whole.block_count += left.extent.block_count;
+                    extend(txn, seq, &left.extent, whole.block_count)?;
+                }
+                None => insert_row(&mut insert, &whole, (*store, *ino), seq)?,
             }
         }
     }
@@ -219,8 +219,8 @@ pub(crate) fn allocate(txn: &Connection, allocated: &[Held]) -> Result<()> {
 pub(crate) fn rows_under(txn: &Connection, extent: &Extent) -> Result<Vec<ExtentRow>> {
     let mut before_end = txn
         .prepare_cached(
-            "SELECT segment, start_block, block_count, store, ino, retired_seq, shared_count \
-                 FROM larder_extent \
+            "SELECT segment, start_block, block_count, store, ino, retired_seq, shared_count, \
+                 born_seq FROM larder_extent \
              WHERE segment = ?1 AND start_block < ?2 ORDER BY start_block DESC",
         )
         .at(TABLE)?;
@@ -358,16 +358,15 @@ impl AgChanges {
 }
 
 const INSERT: &str = "INSERT INTO larder_extent (segment, start_block, block_count, store, ino, \
-    retired_seq) \
+    born_seq) \
     VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
 
 /// Runs [`INSERT`].
 fn insert_row(
     insert: &mut Statement<'_>,
     extent: &Extent,
-    store: StoreId,
-    ino: Ino,
-    retired_seq: Option<CommitSeq>,
+    (store, ino): (StoreId, Ino),
+    born_seq: CommitSeq,
 ) -> Result<()> {
     let row = params![
         extent.segment.0,
@@ -375,7 +374,7 @@ fn insert_row(
         signed(extent.block_count),
         store.0,
         signed(ino.0),
-        retired_seq.map(|seq| signed(seq.0))
+        signed(born_seq.0)
     ];
     insert.execute(row).at(TABLE).map(drop)
 }
@@ -396,6 +395,24 @@ pub(crate) fn resize(txn: &Connection, extent: &Extent, block_count: u64) -> Res
     Ok(())
 }
 
+/// Gives the live row that begins where `extent` does more blocks, those of commit `seq`.
+fn extend(txn: &Connection, seq: CommitSeq, extent: &Extent, block_count: u64) -> Result<()> {
+    txn.prepare_cached(
+        "UPDATE larder_extent SET block_count = ?3, born_seq = ?4 \
+         WHERE segment = ?1 AND start_block = ?2",
+    )
+    .and_then(|mut extend| {
+        extend.execute(params![
+            extent.segment.0,
+            signed(extent.start_block),
+            signed(block_count),
+            signed(seq.0)
+        ])
+    })
+    .at(TABLE)
+    .map(drop)
+}
+
 fn delete(txn: &Connection, extent: &Extent) -> Result<()> {
     txn.prepare_cached("DELETE FROM larder_extent WHERE segment = ?1 AND start_block = ?2")
         .and_then(|mut delete| {
@@ -414,5 +431,6 @@ fn extent_row(row: &Row<'_>) -> rusqlite::Result<ExtentRow> {
             .get::<_, Option<i64>>(5)?
             .map(|seq| CommitSeq(seq as u64)),
         shared_count: unsigned(row, 6)?,
+        born_seq: CommitSeq(unsigned(row, 7)?),
     })
 }

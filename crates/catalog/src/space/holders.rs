@@ -530,8 +530,8 @@ fn insert_part(txn: &Connection, row: &ExtentRow, part: &ExtentRow) -> Result<()
     let (segment, start) = (part.extent.segment.0, signed(part.extent.start_block));
     txn.prepare_cached(
         "INSERT INTO larder_extent (segment, start_block, block_count, store, ino, retired_seq, \
-         shared_count) \
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+         shared_count, born_seq) \
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
     )
     .and_then(|mut add| {
         add.execute(params![
@@ -541,7 +541,8 @@ fn insert_part(txn: &Connection, row: &ExtentRow, part: &ExtentRow) -> Result<()
             part.store.0,
             signed(part.ino.0),
             part.retired_seq.map(|seq| signed(seq.0)),
-            signed(part.shared_count)
+            signed(part.shared_count),
+            signed(part.born_seq.0)
         ])
     })
     .at(TABLE)?;

@@ -2,7 +2,7 @@
 
 use crate::CatalogMaps;
 use crate::error::{At, Result};
-use crate::types::codec::{row_limit, rows, signed, unsigned};
+use crate::types::codec::{require_checksum, row_limit, rows, signed, unsigned};
 use crate::types::rows::FileContent;
 use larder_format::{Ino, StoreId};
 use rusqlite::{OptionalExtension, params};
@@ -10,23 +10,30 @@ use rusqlite::{OptionalExtension, params};
 const TABLE: &str = "larder_piece";
 
 impl CatalogMaps<'_> {
-    /// What stands beside the extent map of a regular file, at one moment. One statement, so that
-    /// opening a file costs no second one.
+    /// What stands beside the extent map of a regular file, at one moment; damage is
+    /// [`CatalogError::Corrupt`](crate::CatalogError::Corrupt). One statement, so that opening a
+    /// file costs no second one.
     pub fn file_content(&self, store: StoreId, ino: Ino) -> Result<FileContent> {
         let sql = self.catalog.store_sql(store)?;
-        self.catalog.read(|reader| {
+        let (content, checksum) = self.catalog.read(|reader| {
             reader
                 .prepare_cached(&sql.file_content)
                 .and_then(|mut find| {
                     find.query_row(params![signed(ino.0), sql.table_store.0], |row| {
-                        Ok(FileContent {
+                        let content = FileContent {
                             inline: row.get(0)?,
                             piece_root: row.get(1)?,
-                        })
+                        };
+                        Ok((content, row.get(2)?))
                     })
                 })
                 .at(&sql.table_content)
-        })
+        })?;
+        if let Some(inline) = &content.inline {
+            let what = || format!("{}: that of inode {ino}", sql.table_content);
+            require_checksum(what, checksum, &[inline])?;
+        }
+        Ok(content)
     }
 
     /// Whether any inode has a list of pieces.

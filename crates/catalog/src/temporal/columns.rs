@@ -100,7 +100,7 @@ impl Columns {
             trigger(
                 "columns",
                 &format!(
-                    "ON {table} WHEN (SELECT open FROM larder_gate) IS NOT 1 {}",
+                    "ON {table} WHEN (SELECT open FROM larder_guard_switch) IS NOT 1 {}",
                     joined(attributes, " ")
                 ),
             ),

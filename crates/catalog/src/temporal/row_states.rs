@@ -74,16 +74,16 @@ impl PastRows {
             // The column that is the key has kept its name or not.
             let value = match &shape.key {
                 Key::Columns(names) if names[..] == [column.clone()] => {
-                    return format!("larder_past.key AS {}", quoted(column));
+                    return format!("larder_then.key AS {}", quoted(column));
                 }
                 Key::Declared(_, names) if names[..] == [column.clone()] => {
                     return format!(
-                        "CASE WHEN {} THEN NULL ELSE larder_past.key END AS {}",
-                        is_place("larder_past.key"),
+                        "CASE WHEN {} THEN NULL ELSE larder_then.key END AS {}",
+                        is_place("larder_then.key"),
                         quoted(column)
                     );
                 }
-                _ => value_in("larder_past.value", column),
+                _ => value_in("larder_then.value", column),
             };
             format!("{value} AS {}", quoted(column))
         };
@@ -93,11 +93,11 @@ impl PastRows {
             "SELECT {key} AS larder_key, {} FROM main.{} AS larder_now WHERE NOT EXISTS (SELECT 1 \
              FROM larder_history AS h \
              WHERE {after} AND h.key = {key}) \
-             UNION ALL SELECT larder_past.key, {} FROM (SELECT key, value FROM (SELECT key, \
+             UNION ALL SELECT larder_then.key, {} FROM (SELECT key, value FROM (SELECT key, \
              value, row_number() OVER \
              (PARTITION BY key ORDER BY until_seq, id) AS place FROM larder_history AS h WHERE \
              {after}) WHERE place = 1) \
-             AS larder_past WHERE larder_past.value IS NOT NULL",
+             AS larder_then WHERE larder_then.value IS NOT NULL",
             joined(shape.columns.iter().map(now), ", "),
             quoted(&table),
             joined(shape.columns.iter().map(column), ", "),

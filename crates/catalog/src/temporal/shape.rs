@@ -10,7 +10,7 @@ pub(super) const NOW: &str =
     "CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000000";
 /// The next commit; of what the engine does by foreign keys, the one under way.
 pub(super) const UNTIL: &str = "((SELECT value FROM larder_meta WHERE key = 'commit_seq') \
-     + ((SELECT open FROM larder_gate) IS NOT 1))";
+     + ((SELECT open FROM larder_guard_switch) IS NOT 1))";
 /// SQLite's functions take 127 arguments at most, and an image two for every column.
 const COLUMNS_MAX: usize = 63;
 /// The triggers of a table.

@@ -26,7 +26,7 @@ pub(crate) struct Tracked {
 }
 
 /// The tables of ours that are merged row by row, beside those of the stores.
-const SYSTEM: [&str; 2] = ["larder_piece", "larder_patch"];
+const SYSTEM: [&str; 2] = ["larder_piece", "larder_redo_row"];
 
 /// Tracks every table. In the transaction that prepares a workspace, before anything is changed in
 /// it.

@@ -1,5 +1,7 @@
 //! Between our types and SQLite's values.
 
+use crate::error::{CatalogError, Result};
+use larder_format::checksum::crc32c;
 use larder_format::{Extent, FileKind, Name, SegmentIndex};
 use rusqlite::types::{FromSqlError, ToSql, ToSqlOutput, Type, ValueRef};
 use rusqlite::{Connection, Row};
@@ -15,6 +17,28 @@ pub(crate) fn signed(value: u64) -> i64 {
 pub(crate) fn unsigned(row: &Row<'_>, index: usize) -> rusqlite::Result<u64> {
     let value: i64 = row.get(index)?;
     u64::try_from(value).map_err(|_| rusqlite::Error::IntegralValueOutOfRange(index, value))
+}
+
+/// The checksum of a row: that of its parts, one behind the other.
+pub(crate) fn checksum_of(parts: &[&[u8]]) -> u32 {
+    crc32c(&parts.concat())
+}
+
+/// Refuses the row `what` when its parts are not those that its checksum, in a column, is of.
+pub(crate) fn require_checksum(
+    what: impl FnOnce() -> String,
+    found: Option<i64>,
+    parts: &[&[u8]],
+) -> Result<()> {
+    let expected = i64::from(checksum_of(parts));
+    if found == Some(expected) {
+        return Ok(());
+    }
+    let found = found.map_or("none".into(), |found| format!("{found:08x}"));
+    Err(CatalogError::corrupt(format!(
+        "{} has the checksum {found}, expected {expected:08x}",
+        what()
+    )))
 }
 
 /// Bytes bound as TEXT when they are UTF-8, else as BLOB (`CATALOG-6`).

@@ -80,6 +80,8 @@ pub struct ExtentRow {
     /// How many other objects hold all of these blocks too
     /// ([`CatalogSpace::sharers`](crate::CatalogSpace::sharers)).
     pub shared_count: u64,
+    /// The newest commit that allocated one of the blocks; 0: one before format 2.
+    pub born_seq: CommitSeq,
 }
 
 /// One segment that the database owns.

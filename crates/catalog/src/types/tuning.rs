@@ -120,7 +120,8 @@ mod tests {
         assert!(shell.execute_batch(damage).is_err());
         shell
             .execute_batch(&format!(
-                "UPDATE larder_gate SET open = 1; {damage}; UPDATE larder_gate SET open = 0"
+                "UPDATE larder_guard_switch SET open = 1; {damage}; UPDATE larder_guard_switch \
+                SET open = 0"
             ))
             .unwrap();
         let error = catalog.tables().info().unwrap_err();

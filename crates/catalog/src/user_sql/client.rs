@@ -37,7 +37,6 @@ use crate::conn::place::{CATALOG_FILE, Place};
 use crate::error::{At, BUSY_TIMEOUT, CatalogError, Result};
 use crate::guards::Guards;
 use crate::open::{application_id, identify_client};
-use crate::schema::SCHEMA_VERSION;
 use crate::user_sql::files_table;
 use crate::{Catalog, CatalogClient, CatalogOptions, ChangeSet, CommitOutcome, Writer, lock};
 pub(crate) use handle::ClientSide;
@@ -85,17 +84,6 @@ impl ClientHandle {
         let connection = self.wrap()?;
         let application = application_id(&connection);
         identify_client(application, &connection, path)?;
-        let found: u32 = connection
-            .pragma_query_value(None, "user_version", |row| row.get(0))
-            .at("the schema version")?;
-        if found < SCHEMA_VERSION {
-            return Err(CatalogError::invalid(format!(
-                "{} was written by an older larder (format {found}, this one knows \
-                 {SCHEMA_VERSION}); \
-                 run `larder df` on it once, which upgrades it",
-                path.display()
-            )));
-        }
         let is_taken: bool = connection
             .query_row(
                 "SELECT EXISTS (SELECT 1 FROM main.sqlite_schema WHERE lower(name) = \
@@ -325,7 +313,7 @@ impl CatalogClient<'_> {
         let beside = lock(&side.beside);
         // A statement that has begun to read and not ended holds the snapshot.
         let mut hold = beside
-            .prepare_cached("SELECT 1 FROM larder_gate")
+            .prepare_cached("SELECT 1 FROM larder_guard_switch")
             .at("a snapshot")?;
         let mut rows = hold.raw_query();
         rows.next().at("a snapshot")?;

@@ -100,8 +100,8 @@ impl Files<'_> {
         )?;
         self.run(
             &format!(
-                "INSERT INTO main.\"{name}_content\" (ino, inline, target) \
-                 SELECT ino, inline, target FROM ws.\"{name}_content\" WHERE ino = ?1"
+                "INSERT INTO main.\"{name}_content\" (ino, inline, target, checksum) \
+                 SELECT ino, inline, target, checksum FROM ws.\"{name}_content\" WHERE ino = ?1"
             ),
             ino,
         )?;
@@ -121,13 +121,15 @@ impl Files<'_> {
         )?;
         // Those that were written in place meanwhile hide the same bytes; an apply does it again.
         self.run(
-            &format!("DELETE FROM main.larder_patch WHERE store = {store} AND ino = ?1"),
+            &format!("DELETE FROM main.larder_redo_row WHERE store = {store} AND ino = ?1"),
             ino,
         )?;
         self.run(
             &format!(
-                "INSERT INTO main.larder_patch (seq, store, ino, block_count, blocks, bytes) \
-                 SELECT {}, store, ino, block_count, blocks, bytes FROM ws.larder_patch \
+                "INSERT INTO main.larder_redo_row \
+                 (seq, store, ino, block_count, blocks, bytes, checksum) \
+                 SELECT {}, store, ino, block_count, blocks, bytes, checksum \
+                 FROM ws.larder_redo_row \
                  WHERE store = {store} AND ino = ?1 ORDER BY id",
                 self.seq.0
             ),
@@ -287,7 +289,8 @@ impl Files<'_> {
 
     fn redo_rows(&self, schema: &str, ino: i64) -> Result<Vec<RedoBytes>> {
         let sql = format!(
-            "SELECT blocks, bytes FROM {schema}.larder_patch WHERE store = ?1 AND ino = ?2 ORDER \
+            "SELECT blocks, bytes FROM {schema}.larder_redo_row WHERE store = ?1 AND ino = ?2 \
+            ORDER \
              BY id"
         );
         self.redo_rows_of(&sql, ino)
@@ -297,7 +300,7 @@ impl Files<'_> {
     fn old_redo_rows(&self, ino: i64) -> Result<Vec<RedoBytes>> {
         let old = &self.old_redo;
         let sql = format!(
-            "SELECT blocks, bytes FROM (SELECT id, blocks, bytes FROM ws.larder_patch \
+            "SELECT blocks, bytes FROM (SELECT id, blocks, bytes FROM ws.larder_redo_row \
                WHERE store = ?1 AND ino = ?2 AND id NOT IN (SELECT k0 FROM ws.{old}) \
              UNION ALL SELECT k0, c5, c6 FROM ws.{old} WHERE existed AND c2 = ?1 AND c3 = ?2) \
              ORDER BY id"
@@ -309,7 +312,7 @@ impl Files<'_> {
         rows(self.txn, sql, params![self.store.0, ino], |row| {
             Ok((row.get(0)?, row.get(1)?))
         })
-        .at("larder_patch")
+        .at("larder_redo_row")
     }
 }
 

@@ -100,9 +100,9 @@ fn prepare(copy: &Connection, row: &TransactionRow, ranges: &[InoRange]) -> Resu
          DELETE FROM larder_transaction;
          DELETE FROM larder_grant;
          DELETE FROM larder_history;
-         DELETE FROM larder_home;
+         DELETE FROM larder_pre_image;
          DELETE FROM larder_hold;
-         DELETE FROM larder_past;
+         DELETE FROM larder_as_of;
          DELETE FROM larder_snapshot;
          DELETE FROM larder_author;
          DELETE FROM larder_seal;
@@ -159,7 +159,7 @@ fn remove_orphans(txn: &Connection, base: CommitSeq) -> Result<()> {
             txn.execute(text, [ino]).at(&name)?;
         }
         map_pages::require_gone(txn, let_go, references, key, &sql.table_map)?;
-        for table in ["larder_piece", "larder_patch"] {
+        for table in ["larder_piece", "larder_redo_row"] {
             txn.execute(
                 &format!("DELETE FROM {table} WHERE store = ?1 AND ino = ?2"),
                 params![store, ino],

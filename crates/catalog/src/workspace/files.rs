@@ -65,7 +65,7 @@ impl<'m> Files<'m> {
             keeper,
             kept_columns: temporal::find_kept(txn, name)?,
             old_piece: old("larder_piece")?,
-            old_redo: old("larder_patch")?,
+            old_redo: old("larder_redo_row")?,
             mount,
             tables,
             inode: Shape::read(txn, "ws", name)?,
@@ -174,7 +174,11 @@ impl<'m> Files<'m> {
         }
         let runs = format!("ino, page, {}", resolved("ws", "runs"));
         for (side, names, values) in [
-            (&self.sql.table_content, "ino, inline, target", None),
+            (
+                &self.sql.table_content,
+                "ino, inline, target, checksum",
+                None,
+            ),
             (&self.sql.table_map, "ino, page, runs", Some(&*runs)),
         ] {
             self.execute(&format!(

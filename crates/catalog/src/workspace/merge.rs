@@ -144,8 +144,9 @@ fn apply(txn: &Connection, keeper: &Keeper, findings: &mut Findings) -> Result<(
         |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)),
     )
     .at("larder_store")?;
-    let mut of_stores: BTreeSet<String> =
-        ["larder_piece", "larder_patch"].map(str::to_owned).into();
+    let mut of_stores: BTreeSet<String> = ["larder_piece", "larder_redo_row"]
+        .map(str::to_owned)
+        .into();
     for (id, name, mount) in &stores {
         let names =
             ["", "_dirent", "_content", "_map", "_xattr"].map(|suffix| format!("{name}{suffix}"));
@@ -342,7 +343,7 @@ fn settle_space(txn: &Connection, id: u64, seq: CommitSeq, retired: Vec<Held>) -
     let used = used_of_grants(txn)?;
     end(txn, id, &mut ags)?;
     let allocated = extents::coalesce(&used);
-    extents::allocate(txn, &allocated)?;
+    extents::allocate(txn, seq, &allocated)?;
     let retired = holders::retire(txn, seq, &retired)?;
     ags.allocate(allocated.iter().map(|(extent, ..)| extent));
     ags.retire(&retired);

@@ -59,10 +59,11 @@ pub(super) fn keep(
     );
     keeper.keep(txn, &text, &[])?;
     // Redo rows that stay are there twice, with the same bytes.
-    let with_redo_rows =
-        format!("SELECT DISTINCT ino FROM main.larder_patch WHERE store = {store} AND {condition}");
+    let with_redo_rows = format!(
+        "SELECT DISTINCT ino FROM main.larder_redo_row WHERE store = {store} AND {condition}"
+    );
     let with_redo_rows: Vec<i64> =
-        rows(txn, &with_redo_rows, [], |row| row.get(0)).at("larder_patch")?;
+        rows(txn, &with_redo_rows, [], |row| row.get(0)).at("larder_redo_row")?;
     for ino in with_redo_rows {
         keeper.keep(txn, KEEP_REDO_ROWS, params![store.0, ino, i64::MAX])?;
     }

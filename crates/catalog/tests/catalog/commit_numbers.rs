@@ -65,7 +65,7 @@ fn a_check_finds_numbers_of_commits_that_never_were() {
             "UPDATE larder_session SET pin_seq = $N",
             "larder_session: what session 1 reads",
         ),
-        ("UPDATE larder_past SET seq = $N", "larder_past: row 1"),
+        ("UPDATE larder_as_of SET seq = $N", "larder_as_of: row 1"),
         (
             "INSERT OR REPLACE INTO larder_transaction VALUES (9, 1, 'x', 0, $N, 0)",
             "larder_transaction: what transaction 9 reads",
@@ -92,8 +92,9 @@ fn a_check_finds_numbers_of_commits_that_never_were() {
             // A constraint may keep out a negative one, and SQLite's own check tells of it then.
             plain(dir.path())
                 .execute_batch(&format!(
-                    "PRAGMA ignore_check_constraints = 1; UPDATE larder_gate SET open = 1; {sql}; \
-                     UPDATE larder_gate SET open = 0"
+                    "PRAGMA ignore_check_constraints = 1; UPDATE larder_guard_switch SET open = \
+                    1; {sql}; \
+                     UPDATE larder_guard_switch SET open = 0"
                 ))
                 .unwrap();
             let findings = catalog.survey().check().unwrap();
@@ -118,8 +119,8 @@ fn a_check_finds_snapshots_and_readers_of_steps_of_transactions() {
             "larder_snapshot: s is of commit 4, which was no whole one (HISTORY-3)",
         ),
         (
-            "UPDATE larder_past SET seq = 4",
-            "larder_past: row 1 is of commit 4, which was no whole one (HISTORY-3)",
+            "UPDATE larder_as_of SET seq = 4",
+            "larder_as_of: row 1 is of commit 4, which was no whole one (HISTORY-3)",
         ),
     ] {
         for (is_step, expected) in [(false, vec![]), (true, vec![finding.to_owned()])] {
@@ -127,7 +128,8 @@ fn a_check_finds_snapshots_and_readers_of_steps_of_transactions() {
             let step = if is_step { step } else { "" };
             plain(dir.path())
                 .execute_batch(&format!(
-                    "UPDATE larder_gate SET open = 1; {damage}; {step}; UPDATE larder_gate SET \
+                    "UPDATE larder_guard_switch SET open = 1; {damage}; {step}; UPDATE \
+                    larder_guard_switch SET \
                      open = 0"
                 ))
                 .unwrap();
@@ -145,8 +147,9 @@ fn a_check_finds_a_session_that_ended_before_it_began() {
     let (dir, catalog) = with_every_number();
     plain(dir.path())
         .execute_batch(
-            "UPDATE larder_gate SET open = 1; UPDATE larder_author SET since_seq = 7, until_seq = \
-             6 WHERE session = 2; UPDATE larder_gate SET open = 0",
+            "UPDATE larder_guard_switch SET open = 1; UPDATE larder_author SET since_seq = 7, \
+            until_seq = \
+             6 WHERE session = 2; UPDATE larder_guard_switch SET open = 0",
         )
         .unwrap();
     assert_eq!(

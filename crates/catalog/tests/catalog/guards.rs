@@ -44,7 +44,7 @@ const REFUSED: &[&str] = &[
     "INSERT INTO main_xattr (ino, name, value) VALUES (2, 'a', x'00')",
     "UPDATE main_xattr SET value = x'00'",
     "DELETE FROM main_xattr",
-    "INSERT INTO larder_extent VALUES (0, 500, 1, 0, 2, NULL, 0)",
+    "INSERT INTO larder_extent VALUES (0, 500, 1, 0, 2, 0, NULL, 0)",
     "INSERT INTO larder_shared VALUES (0, 500, 0, 2)",
     "INSERT INTO larder_map_page (number, reference, bytes) VALUES (1, zeroblob(14), zeroblob(32))",
     "INSERT INTO larder_map_page_use (number, row_count) VALUES (1, 1)",
@@ -59,7 +59,7 @@ const REFUSED: &[&str] = &[
     "INSERT INTO larder_segment VALUES (7, 1)",
     "UPDATE larder_segment SET block_count = 0",
     "DELETE FROM larder_ag",
-    "INSERT INTO larder_session VALUES (7, 1, '', 0, 0)",
+    "INSERT INTO larder_session VALUES (7, 1, '', 0, 0, 0)",
     "INSERT INTO larder_orphan VALUES (0, 2, 1)",
     "INSERT INTO larder_holder VALUES (0, 2, 1)",
     "INSERT INTO larder_piece (store, ino, page, entries) VALUES (0, 2, 9, x'01')",
@@ -71,18 +71,18 @@ const REFUSED: &[&str] = &[
     "INSERT INTO larder_history (until_seq, what, key, since_seq) VALUES (2, 'commit', 0, 1)",
     "INSERT INTO larder_history (until_seq, what, store, ino, key, since_seq) VALUES (99, \
      'inode', 0, 2, 0, 1)",
-    "INSERT INTO larder_home VALUES (0, 0, 1, 1, 0, 0)",
+    "INSERT INTO larder_pre_image VALUES (0, 0, 1, 1, 0, 0)",
     "INSERT INTO larder_snapshot VALUES ('s', 0, 0, 0)",
     "INSERT INTO larder_hold VALUES ('s', 't')",
-    "INSERT INTO larder_past (session, seq) VALUES (1, 0)",
+    "INSERT INTO larder_as_of (session, seq) VALUES (1, 0)",
     "INSERT INTO larder_author (session, pid, uid, label, since_seq) VALUES (9, 1, 1, '', 0)",
     "INSERT INTO larder_seal (number, snapshot, seq, at_ns, sealed_ns, state, previous, link) \
      VALUES (1, 's', 0, 0, 0, zeroblob(32), zeroblob(32), zeroblob(32))",
     "INSERT INTO larder_sealed (seal, what, store, number, from_seq, name, columns, entry_count, \
      digest, hints) \
      VALUES (1, 'store', 0, 0, 0, '', '', 0, zeroblob(32), x'')",
-    "INSERT INTO larder_gate VALUES (1, 1)",
-    "DELETE FROM larder_gate",
+    "INSERT INTO larder_guard_switch VALUES (1, 1)",
+    "DELETE FROM larder_guard_switch",
 ];
 
 /// Has a row in every guarded table, so that UPDATE and DELETE have something to refuse.
@@ -523,7 +523,7 @@ fn triggers_come_and_go_between_commits() {
         seen.join("\n")
     );
     assert_eq!(
-        shell(dir.path(), "SELECT open FROM larder_gate").unwrap(),
+        shell(dir.path(), "SELECT open FROM larder_guard_switch").unwrap(),
         "0"
     );
     assert!(catalog.survey().check().unwrap().is_empty());
@@ -537,12 +537,13 @@ fn check_finds_what_went_round_the_guards() {
         let other = plain(dir.path());
         other
             .execute_batch(&format!(
-                "PRAGMA ignore_check_constraints = 1; UPDATE larder_gate SET open = 1; {sql}"
+                "PRAGMA ignore_check_constraints = 1; UPDATE larder_guard_switch SET open = 1; \
+                {sql}"
             ))
             .unwrap();
         if !sql.contains("stays open") {
             other
-                .execute_batch("UPDATE larder_gate SET open = 0")
+                .execute_batch("UPDATE larder_guard_switch SET open = 0")
                 .unwrap();
         }
         let findings = catalog.survey().check().unwrap();
@@ -599,6 +600,24 @@ fn check_finds_what_went_round_the_guards() {
     );
     clean("DELETE FROM larder_session", &["which does not exist"]);
     clean(
+        "UPDATE main_content SET inline = x'00'",
+        &["main_content: that of inode 3 has the checksum"],
+    );
+    clean(
+        "UPDATE main_content SET checksum = NULL",
+        &["main_content: that of inode 3 has the checksum none"],
+    );
+    clean(
+        "INSERT INTO larder_redo_row (seq, store, ino, block_count, blocks, bytes, checksum) \
+         VALUES (1, 0, 2, 1, zeroblob(8), zeroblob(4096), 7)",
+        &["a redo row of inode 2 of store 0 has the checksum 00000007"],
+    );
+    clean(
+        "INSERT INTO larder_history (until_seq, what, store, ino, key, since_seq, value, kind, \
+         checksum) VALUES (2, 'content', 0, 3, 0, 1, x'61', 'file', 5)",
+        &["content of inode 3 of store 0 until commit 2 has the checksum 00000005"],
+    );
+    clean(
         "UPDATE main_content SET ino = 70",
         &["main_content: there is no inode 70"],
     );
@@ -619,7 +638,7 @@ fn check_finds_what_went_round_the_guards() {
         &["has no target"],
     );
     clean(
-        "INSERT INTO larder_extent VALUES (0, 3, 4, 0, 2, NULL, 0)",
+        "INSERT INTO larder_extent VALUES (0, 3, 4, 0, 2, 0, NULL, 0)",
         &["overlap the row at 3"],
     );
     clean(

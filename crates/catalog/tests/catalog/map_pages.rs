@@ -550,7 +550,8 @@ fn check_finds_wrong_counts_and_missing_pages() {
         assert_counted(&catalog, damage);
         plain(dir.path())
             .execute_batch(&format!(
-                "UPDATE larder_gate SET open = 1; {damage}; UPDATE larder_gate SET open = 0"
+                "UPDATE larder_guard_switch SET open = 1; {damage}; UPDATE larder_guard_switch \
+                SET open = 0"
             ))
             .unwrap();
         let findings = catalog.survey().check().unwrap();
@@ -566,9 +567,9 @@ fn what_is_missing_is_an_error_and_never_another_page() {
     let (dir, catalog) = two(2000);
     plain(dir.path())
         .execute_batch(
-            "UPDATE larder_gate SET open = 1; DELETE FROM larder_map_page; DELETE FROM \
+            "UPDATE larder_guard_switch SET open = 1; DELETE FROM larder_map_page; DELETE FROM \
              larder_map_page_use;
-             UPDATE larder_gate SET open = 0",
+             UPDATE larder_guard_switch SET open = 0",
         )
         .unwrap();
     let found = catalog.tables().map_page(MAIN, Ino(2), 0).unwrap().unwrap();
@@ -582,10 +583,10 @@ fn what_is_missing_is_an_error_and_never_another_page() {
     };
     plain(dir.path())
         .execute_batch(&format!(
-            "UPDATE larder_gate SET open = 1;
+            "UPDATE larder_guard_switch SET open = 1;
              INSERT INTO larder_map_page (number, reference, bytes) VALUES (7, x'{}', zeroblob(99));
              INSERT INTO larder_map_page_use (number, row_count) VALUES (7, 1);
-             UPDATE larder_gate SET open = 0",
+             UPDATE larder_guard_switch SET open = 0",
             MapReference(7)
                 .encode()
                 .map(|byte| format!("{byte:02x}"))

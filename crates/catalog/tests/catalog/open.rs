@@ -148,8 +148,8 @@ fn a_count_that_differs_from_the_extent_rows_is_told() {
     let sound = catalog.survey().check().unwrap();
     common::plain(dir.path())
         .execute_batch(
-            "UPDATE larder_gate SET open = 1; UPDATE larder_ag SET used_blocks = 5;
-             UPDATE larder_gate SET open = 0",
+            "UPDATE larder_guard_switch SET open = 1; UPDATE larder_ag SET used_blocks = 5;
+             UPDATE larder_guard_switch SET open = 0",
         )
         .unwrap();
     let mut told = catalog.survey().check().unwrap();

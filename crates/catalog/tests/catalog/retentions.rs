@@ -78,10 +78,10 @@ fn what_goes_of_destroyed_stores_hides_no_change() {
     catalog.commit(&common::new_file(101, "two")).unwrap();
     common::plain(dir.path())
         .execute_batch(
-            "UPDATE larder_gate SET open = 1; \
+            "UPDATE larder_guard_switch SET open = 1; \
              INSERT INTO larder_meta (key, value) SELECT 'history_begins_seq:gone', value FROM \
              larder_meta \
-             WHERE key = 'commit_seq'; UPDATE larder_gate SET open = 0",
+             WHERE key = 'commit_seq'; UPDATE larder_guard_switch SET open = 0",
         )
         .unwrap();
     let look = catalog

@@ -145,7 +145,8 @@ impl Figures {
 pub fn behind_the_guards(owner: &Connection, sql: &str) {
     owner
         .execute_batch(&format!(
-            "UPDATE larder_gate SET open = 1; {sql}; UPDATE larder_gate SET open = 0"
+            "UPDATE larder_guard_switch SET open = 1; {sql}; UPDATE larder_guard_switch SET open \
+            = 0"
         ))
         .unwrap();
 }
@@ -162,7 +163,7 @@ fn the_name_of_a_store_is_no_sql() {
         hostile(&place, |owner| {
             behind_the_guards(owner, "SELECT 1");
             owner
-                .execute_batch("UPDATE larder_gate SET open = 1")
+                .execute_batch("UPDATE larder_guard_switch SET open = 1")
                 .unwrap();
             owner
                 .execute(
@@ -172,7 +173,7 @@ fn the_name_of_a_store_is_no_sql() {
                 )
                 .unwrap();
             owner
-                .execute_batch("UPDATE larder_gate SET open = 0")
+                .execute_batch("UPDATE larder_guard_switch SET open = 0")
                 .unwrap();
         });
         let mut figures = Figures::default();
@@ -255,7 +256,7 @@ fn a_trigger_changes_nothing_that_only_larder_may() {
         "UPDATE main SET size = 1 WHERE ino <> NEW.ino",
         "DELETE FROM larder_extent",
         "REPLACE INTO larder_meta VALUES ('commit_seq', 1)",
-        "UPDATE larder_gate SET open = 1",
+        "UPDATE larder_guard_switch SET open = 1",
     ] {
         hostile(&place, |owner| {
             let trigger = format!("CREATE TRIGGER evil AFTER INSERT ON main BEGIN {change}; END");

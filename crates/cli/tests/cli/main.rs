@@ -32,6 +32,7 @@ mod swaps_tools;
 mod terminal;
 mod time;
 mod txn;
+mod upgrade;
 mod upkeep;
 mod verbs;
 mod visible;

@@ -74,9 +74,9 @@ fn snapshots_are_sealed_and_verified() {
     );
 
     // Somebody changes what was, by SQL that opens the guard switch.
-    let tamper = "UPDATE larder_gate SET open = 1; \
+    let tamper = "UPDATE larder_guard_switch SET open = 1; \
                   UPDATE larder_history SET value = CAST('own' AS BLOB) WHERE what = 'content'; \
-                  UPDATE larder_gate SET open = 0";
+                  UPDATE larder_guard_switch SET open = 0";
     let done = std::process::Command::new("sqlite3")
         .arg(place.path("a.larder/catalog.db"))
         .arg(tamper)

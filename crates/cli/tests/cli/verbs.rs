@@ -461,7 +461,7 @@ fn a_read_only_medium_with_a_log_is_read_and_mounted() {
     {
         use std::io::{BufRead, BufReader, Write};
         let input = shell.stdin.as_mut().unwrap();
-        writeln!(input, "BEGIN; SELECT count(*) FROM larder_gate;").unwrap();
+        writeln!(input, "BEGIN; SELECT count(*) FROM larder_guard_switch;").unwrap();
         let mut line = String::new();
         let output = shell.stdout.as_mut().unwrap();
         BufReader::new(output).read_line(&mut line).unwrap();

@@ -249,10 +249,10 @@ fn a_damaged_map_page_harms_one_file() {
     // What a stray write into the catalog's file would do; the guard refuses it through SQL, so
     // the guard switch is opened for it.
     victim.sql(
-        "UPDATE larder_gate SET open = 1; \
+        "UPDATE larder_guard_switch SET open = 1; \
          UPDATE main_map SET runs = x'0102030405' WHERE ino = (SELECT ino FROM main_dirent WHERE \
          name = 'f1'); \
-         UPDATE larder_gate SET open = 0",
+         UPDATE larder_guard_switch SET open = 0",
     );
     let db = open(&victim.path).unwrap();
     let mut bytes = vec![0; 100_000];
@@ -279,13 +279,13 @@ fn a_damaged_map_page_harms_one_file() {
 fn a_leak_and_a_double_use_are_found() {
     let victim = Victim::new();
     victim.sql(
-        "UPDATE larder_gate SET open = 1; \
+        "UPDATE larder_guard_switch SET open = 1; \
          INSERT INTO larder_extent (segment, start_block, block_count, store, ino) VALUES (0, \
          9000, 5, 0, 2); \
          UPDATE main_map SET runs = (SELECT runs FROM main_map AS other WHERE other.ino <> \
          main_map.ino LIMIT 1) \
            WHERE ino = (SELECT ino FROM main_dirent WHERE name = 'f1'); \
-         UPDATE larder_gate SET open = 0",
+         UPDATE larder_guard_switch SET open = 0",
     );
     let db = open(&victim.path).unwrap();
     let findings = db
@@ -310,11 +310,11 @@ fn a_leak_and_a_double_use_are_found() {
 fn a_grant_from_a_damaged_catalog_is_an_error() {
     let victim = Victim::new();
     victim.sql(
-        "UPDATE larder_gate SET open = 1; \
+        "UPDATE larder_guard_switch SET open = 1; \
          INSERT INTO larder_extent (segment, start_block, block_count, store, ino) \
            SELECT segment, start_block + 1, 3, store, ino FROM larder_extent \
            WHERE block_count > 4 LIMIT 1; \
-         UPDATE larder_gate SET open = 0",
+         UPDATE larder_guard_switch SET open = 0",
     );
     let txn = LongTransaction::begin(&victim.path, DatabaseOptions::default()).unwrap();
     let view = txn.database().unwrap();
@@ -368,7 +368,8 @@ fn a_damaged_list_of_pieces_is_found() {
         drop(file);
         db.close().unwrap();
         victim.sql(&format!(
-            "UPDATE larder_gate SET open = 1; {damage}; UPDATE larder_gate SET open = 0"
+            "UPDATE larder_guard_switch SET open = 1; {damage}; UPDATE larder_guard_switch SET \
+            open = 0"
         ));
         let db = open(&victim.path).unwrap();
         let findings = db

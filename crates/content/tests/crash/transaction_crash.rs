@@ -21,7 +21,7 @@ const ROUNDS: u64 = 60;
 /// that stays.
 fn step(txn: &Transaction, number: u64) -> larder::Result<[bool; 2]> {
     let redo_blocks = |txn: &Transaction| -> larder::Result<SqlValue> {
-        let sum = "SELECT coalesce(sum(block_count), 0) FROM larder_patch";
+        let sum = "SELECT coalesce(sum(block_count), 0) FROM larder_redo_row";
         Ok(txn.sql(sum, &[])?.rows.remove(0).values.remove(0))
     };
     let before = redo_blocks(txn)?;

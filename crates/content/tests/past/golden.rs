@@ -10,8 +10,8 @@ use crate::common::temporal::{as_of, client, present, query};
 use crate::common::{OWNER, assert_clean, crash, folder, name, put};
 use crate::world::see;
 use larder::{
-    Database, DefragOptions, Moment, NewNode, NodeId, RenameMode, SetAttr, SetTime, VerifyOptions,
-    XattrMode,
+    Database, DefragOptions, ErrorKind, Moment, NewNode, NodeId, RenameMode, SetAttr, SetTime,
+    VerifyOptions, XattrMode,
 };
 use larder_testkit::EntryKind;
 use std::fmt::Write;
@@ -23,8 +23,8 @@ const R: NodeId = NodeId::ROOT;
 const SEGMENT: &str = "segments/00000.seg";
 const SNAPSHOTS: [&str; 3] = ["first", "second", "third"];
 
-fn golden() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/v1")
+fn golden(format: u32) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../tests/golden/v{format}"))
 }
 
 /// Bytes that no two blocks have in common, and that take little room in an archive.
@@ -270,23 +270,25 @@ fn clock() -> Clock {
     clock
 }
 
-#[test]
-fn a_golden_database_reads_as_it_was_written_and_goes_on() {
-    let dir = common::scratch();
-    let place = dir.path().join("t.larder");
+/// A copy of the database of that format in `place`, and what is in it.
+fn unpack(format: u32, place: &Path) -> String {
     fs::create_dir_all(place.join("segments")).unwrap();
     for file in ["catalog.db", "catalog.db-wal", SEGMENT] {
-        let bytes = fs::read(golden().join(file)).unwrap();
+        let bytes = fs::read(golden(format).join(file)).unwrap();
         fs::write(place.join(file), bytes).unwrap();
     }
-    let expected = fs::read_to_string(golden().join("content.txt")).unwrap();
+    let expected = fs::read_to_string(golden(format).join("content.txt")).unwrap();
     let (length, expected) = expected.split_once('\n').unwrap();
     // What follows is zero: it is not in the tree.
     let segment = fs::File::options().write(true).open(place.join(SEGMENT));
     segment.unwrap().set_len(length.parse().unwrap()).unwrap();
+    expected.to_owned()
+}
 
-    let db = clock().open(dir.path());
-    let waiting = query(&db, "SELECT count(*) FROM larder_patch");
+/// It is as it was written, and goes on: everything in it is changed, moved, and let go.
+fn require_whole(dir: &Path, expected: &str) {
+    let db = clock().open(dir);
+    let waiting = query(&db, "SELECT count(*) FROM larder_redo_row");
     assert_ne!(
         waiting,
         [[integer(0)]],
@@ -296,12 +298,11 @@ fn a_golden_database_reads_as_it_was_written_and_goes_on() {
     for (at, (expected, found)) in expected.lines().zip(found.lines()).enumerate() {
         assert_eq!(expected, found, "line {}", at + 2);
     }
-    assert_eq!(expected, found);
+    assert_eq!(expected, found.as_str());
     assert_clean(&db);
     let seals = db.snapshots().verify(&VerifyOptions::default()).unwrap();
     assert!(seals.is_clean() && seals.seals.len() == 2, "{seals:?}");
 
-    // It goes on: everything in it is changed, moved, and let go.
     let large = db.nodes().resolve(b"/docs/large", false).unwrap().node;
     let file = db.nodes().open(large, true).unwrap();
     file.insert_range(12_345, &lines(5000, 9)).unwrap();
@@ -319,7 +320,7 @@ fn a_golden_database_reads_as_it_was_written_and_goes_on() {
         .unwrap();
     assert_clean(&db);
     db.close().unwrap();
-    let db = clock().open(dir.path());
+    let db = clock().open(dir);
     let moment = Moment::Snapshot("first".into());
     let first = see(&db.as_of(&moment).unwrap(), "/docs").unwrap();
     let then = see(&db, "/then").unwrap();
@@ -329,6 +330,188 @@ fn a_golden_database_reads_as_it_was_written_and_goes_on() {
         assert_eq!(was, is, "{path}");
     }
     db.close().unwrap();
+}
+
+#[test]
+fn a_golden_database_reads_as_it_was_written_and_goes_on() {
+    let dir = common::scratch();
+    let expected = unpack(2, &dir.path().join("t.larder"));
+    require_whole(dir.path(), &expected);
+}
+
+fn convert(old: &Path, new: &Path) -> larder::Result<larder::UpgradeReport> {
+    larder::upgrade(old, new, larder::Trust::default(), &mut |_| {})
+}
+
+/// All files below a directory.
+fn files(dir: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let mut found = Vec::new();
+    for file in ["catalog.db", "catalog.db-wal", SEGMENT] {
+        found.push((file.into(), fs::read(dir.join(file)).unwrap()));
+    }
+    found
+}
+
+#[test]
+fn a_golden_database_of_format_1_is_converted_whole() {
+    let (from, dir) = (common::scratch(), common::scratch());
+    let (old, new) = (from.path().join("t.larder"), dir.path().join("t.larder"));
+    let expected = unpack(1, &old);
+    let before = files(&old);
+    let refused = Database::open(&old, larder::DatabaseOptions::default())
+        .err()
+        .unwrap();
+    assert_eq!(refused.kind(), ErrorKind::OlderFormat, "{refused}");
+    assert!(
+        refused.to_string().contains("larder upgrade OLD NEW"),
+        "{refused}"
+    );
+    let report = convert(&old, &new).unwrap();
+    assert_eq!(report.segment_count, 1);
+    assert_eq!(files(&old), before, "UPGRADE-1, CONVERT-1");
+    require_whole(dir.path(), &expected);
+    // What is there already is not written over.
+    let again = convert(&old, &new).unwrap_err();
+    assert_eq!(again.kind(), ErrorKind::Exists, "{again}");
+    let twice = convert(&new, &dir.path().join("other")).unwrap_err();
+    assert!(
+        twice.to_string().contains("of this format already"),
+        "{twice}"
+    );
+    assert!(!dir.path().join("other").exists(), "nothing is left of it");
+}
+
+/// What an attempt has made before all else.
+fn begin_attempt(old: &Path, new: &Path) {
+    fs::create_dir_all(new.join("segments")).unwrap();
+    let id = &fs::read(old.join(SEGMENT)).unwrap()[24..40];
+    fs::write(new.join("upgrade.lock"), id).unwrap();
+}
+
+/// Wherever an attempt ended: before the segment, in it, behind it, before the catalog's name.
+#[test]
+fn a_conversion_goes_on_where_it_ended() {
+    let from = common::scratch();
+    let old = from.path().join("t.larder");
+    let expected = unpack(1, &old);
+    let whole = fs::read(old.join(SEGMENT)).unwrap();
+    for (end, left) in [
+        ("before", None),
+        ("an empty file", Some(0)),
+        ("in the head", Some(9000)),
+        ("in the blocks", Some(3 << 20)),
+        ("before the superblock", Some(whole.len())),
+    ] {
+        let dir = common::scratch();
+        let new = dir.path().join("t.larder");
+        begin_attempt(&old, &new);
+        fs::write(new.join("catalog.new"), b"half").unwrap();
+        if let Some(len) = left {
+            // Of the old one, with its superblock: that is no superblock of the new one.
+            fs::write(new.join(SEGMENT), &whole[..len]).unwrap();
+        }
+        convert(&old, &new).unwrap();
+        let (old, new) = (fs::read(old.join(SEGMENT)), fs::read(new.join(SEGMENT)));
+        let (old, new) = (old.unwrap(), new.unwrap());
+        assert!(old[1 << 20..] == new[1 << 20..], "CONVERT-3: {end}");
+        require_whole(dir.path(), &expected);
+    }
+}
+
+/// A segment that is copied is written again only if the old one was changed meanwhile.
+#[test]
+fn what_was_copied_before_is_compared() {
+    let (from, dir) = (common::scratch(), common::scratch());
+    let (old, new) = (from.path().join("t.larder"), dir.path().join("t.larder"));
+    let expected = unpack(1, &old);
+    convert(&old, &new).unwrap();
+    let again = || {
+        fs::remove_file(new.join("catalog.db")).unwrap();
+        begin_attempt(&old, &new);
+        convert(&old, &new).unwrap();
+        fs::metadata(new.join(SEGMENT)).unwrap().modified().unwrap()
+    };
+    let made = fs::metadata(new.join(SEGMENT)).unwrap().modified();
+    assert_eq!(made.unwrap(), again(), "CONVERT-2");
+    let mut segment = fs::read(new.join(SEGMENT)).unwrap();
+    let whole = segment.clone();
+    segment[(2 << 20) + 5] ^= 1;
+    fs::write(new.join(SEGMENT), &segment).unwrap();
+    again();
+    assert!(fs::read(new.join(SEGMENT)).unwrap() == whole, "CONVERT-3");
+    require_whole(dir.path(), &expected);
+}
+
+/// What was refused and kept goes along, and what belongs to a group stays the group's.
+#[test]
+fn what_lies_beside_the_catalog_goes_along() {
+    use std::os::unix::fs::PermissionsExt;
+    let (from, dir) = (common::scratch(), common::scratch());
+    let (old, new) = (from.path().join("t.larder"), dir.path().join("t.larder"));
+    unpack(1, &old);
+    fs::create_dir(old.join("refused")).unwrap();
+    fs::write(
+        old.join("refused/3"),
+        "at_ns 1\nstore 0\nino 5\nsize 4\nwhy CHECK\npath /docs/a",
+    )
+    .unwrap();
+    fs::write(old.join("refused/3.content"), b"kept").unwrap();
+    let shared = |path: &Path, mode| {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    };
+    shared(&old, 0o2770);
+    begin_attempt(&old, &new); // Goes on.
+    fs::remove_dir(new.join("segments")).unwrap();
+    convert(&old, &new).unwrap();
+    let listed = larder::list_refused(&new).unwrap();
+    assert_eq!(listed.len(), 1);
+    assert_eq!(fs::read(new.join("refused/3.content")).unwrap(), b"kept");
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
+    assert_eq!(mode(&new), 0o2770, "UPGRADE-6");
+    for file in ["catalog.db", SEGMENT, "refused/3"] {
+        assert_eq!(mode(&new.join(file)), 0o660, "UPGRADE-6: {file}");
+    }
+    assert!(!new.join("upgrade.lock").exists());
+}
+
+#[test]
+fn nothing_is_converted_onto_something_else() {
+    let (from, dir) = (common::scratch(), common::scratch());
+    let old = from.path().join("t.larder");
+    unpack(1, &old);
+    let refused = |new: &Path| convert(&old, new).unwrap_err();
+    fs::write(dir.path().join("file"), b"x").unwrap();
+    refused(&dir.path().join("file"));
+    let full = dir.path().join("full");
+    fs::create_dir(&full).unwrap();
+    fs::write(full.join("letter"), b"x").unwrap();
+    let told = refused(&full);
+    assert_eq!(told.kind(), ErrorKind::Exists, "{told}");
+    assert!(told.to_string().contains("has 'letter' in it"), "{told}");
+    for inside in [old.clone(), old.join("new"), old.join("segments/a/b")] {
+        let told = refused(&inside);
+        assert_eq!(told.kind(), ErrorKind::Exists, "{told}");
+    }
+    // Of another database, or somebody's own.
+    let other = dir.path().join("other");
+    begin_attempt(&old, &other);
+    fs::write(other.join("upgrade.lock"), [7; 16]).unwrap();
+    let told = refused(&other).to_string();
+    assert!(
+        told.contains("left of another database"),
+        "UPGRADE-5: {told}"
+    );
+    fs::remove_file(other.join("upgrade.lock")).unwrap();
+    let told = refused(&other).to_string();
+    assert!(told.contains("has 'segments' in it"), "{told}");
+    // Of an attempt that lives.
+    begin_attempt(&old, &other);
+    let living = fs::File::open(other.join("upgrade.lock")).unwrap();
+    living.lock().unwrap();
+    let told = refused(&other);
+    assert_eq!(told.kind(), ErrorKind::Busy, "{told}");
+    let missing = convert(&dir.path().join("none"), &dir.path().join("x")).unwrap_err();
+    assert_eq!(missing.kind(), ErrorKind::NotFound, "{missing}");
 }
 
 /// For a new format only: `LARDER_GOLDEN=DIR` takes the database and what is in it.

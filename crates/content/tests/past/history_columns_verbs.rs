@@ -224,10 +224,10 @@ fn a_seal_covers_columns() {
     db.sync().unwrap();
     assert_eq!(findings(), [] as [String; 0]);
     other.run(&format!(
-        "UPDATE larder_gate SET open = 1; \
+        "UPDATE larder_guard_switch SET open = 1; \
          UPDATE larder_history SET value = replace(value, '5', '4') WHERE what = 'row' AND key = \
          {}; \
-         UPDATE larder_gate SET open = 0",
+         UPDATE larder_guard_switch SET open = 0",
         a.ino
     ));
     let found = findings();

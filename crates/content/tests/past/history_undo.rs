@@ -207,7 +207,7 @@ fn work_in_the_background_is_no_later_change() {
             Ok(())
         };
         session
-            .execute("SELECT count(*) FROM larder_patch", &mut keep)
+            .execute("SELECT count(*) FROM larder_redo_row", &mut keep)
             .unwrap();
         rows
     };

@@ -54,10 +54,10 @@ fn sqlite(dir: &Path, text: &str) -> String {
 
 /// A statement that no guard refuses: somebody who knows how.
 fn tamper(dir: &Path, text: &str) {
-    let before = "UPDATE larder_gate SET open = 1";
+    let before = "UPDATE larder_guard_switch SET open = 1";
     sqlite(
         dir,
-        &format!("{before}; {text}; UPDATE larder_gate SET open = 0"),
+        &format!("{before}; {text}; UPDATE larder_guard_switch SET open = 0"),
     );
 }
 

@@ -23,8 +23,9 @@ fn names_in_root(database: &Database) -> Vec<String> {
 
 /// Takes away what says which stores have shared content: an older version does not write it.
 fn forget_sharers(dir: &Path) {
-    let text = "UPDATE larder_gate SET open = 1; DELETE FROM larder_meta WHERE key LIKE 'shares%'; \
-                UPDATE larder_gate SET open = 0";
+    let text = "UPDATE larder_guard_switch SET open = 1; DELETE FROM larder_meta WHERE key LIKE \
+    'shares%'; \
+                UPDATE larder_guard_switch SET open = 0";
     let done = Command::new("sqlite3")
         .arg(dir.join("t.larder").join("catalog.db"))
         .arg(text)

@@ -68,7 +68,7 @@ fn assert_was(database: &Database, script: &Script, (at_ns, made): (i64, usize),
 fn count_history(database: &Database, counts: &mut BTreeMap<String, i64>) {
     let mut session = database.sql().open(false).unwrap();
     let sql = "SELECT what, count(*) FROM larder_history GROUP BY what \
-               UNION ALL SELECT 'home', count(*) FROM larder_home";
+               UNION ALL SELECT 'pre-image', count(*) FROM larder_pre_image";
     let mut rows = Vec::new();
     session
         .execute(sql, &mut |row| {
@@ -259,7 +259,15 @@ fn every_moment_reads_as_the_model_says() {
         }
     }
     for what in [
-        "commit", "inode", "name", "content", "map", "piece", "xattr", "patch", "home",
+        "commit",
+        "inode",
+        "name",
+        "content",
+        "map",
+        "piece",
+        "xattr",
+        "redo",
+        "pre-image",
     ] {
         assert!(
             counts.get(what).is_some_and(|&count| count > 0),
@@ -277,7 +285,7 @@ fn every_moment_reads_as_the_model_says_beside_two_backgrounds() {
             *counts.entry(what).or_default() += count;
         }
     }
-    for what in ["patch", "home"] {
+    for what in ["redo", "pre-image"] {
         assert!(
             counts.get(what).is_some_and(|&count| count > 0),
             "{what}: {counts:?}"

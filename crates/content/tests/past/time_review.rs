@@ -463,7 +463,7 @@ fn pre_images_are_saved_with_one_flush() {
     let count = counts.flushes.load(Ordering::SeqCst) - counted;
     assert!(count < 20, "{count} flushes");
     assert_eq!(db.maintenance().space().unwrap().redo_bytes, 0);
-    let pre_images = number(&db, "SELECT sum(block_count) FROM larder_home");
+    let pre_images = number(&db, "SELECT sum(block_count) FROM larder_pre_image");
     assert_eq!(pre_images, 300);
     place.moment(&db);
     for (moment, model) in [(before, &first), (after, &model)] {
@@ -498,7 +498,7 @@ fn an_apply_that_was_interrupted_saves_no_pre_image_again() {
     drop((file, db));
     counts.writes_left.store(i64::MAX, Ordering::SeqCst);
     let db = place.open();
-    let pre_images = "SELECT sum(block_count) FROM larder_home";
+    let pre_images = "SELECT sum(block_count) FROM larder_pre_image";
     assert_eq!(
         number(&db, pre_images),
         300,
@@ -535,7 +535,7 @@ fn the_past_ends_with_its_present_and_says_so() {
         put(&other, R, &format!("new{at}"), &pattern(3 * MIB, 10 + at));
         other.sync().unwrap();
     }
-    assert_eq!(number(&other, "SELECT count(*) FROM larder_past"), 0);
+    assert_eq!(number(&other, "SELECT count(*) FROM larder_as_of"), 0);
     assert_eq!(kind(past.nodes().resolve(b"/f", true)), ErrorKind::Stopped);
     assert_eq!(kind(past.files().read(b"/f").map(drop)), ErrorKind::Stopped);
     let mut bytes = vec![0; 3 * MIB];
@@ -544,7 +544,7 @@ fn the_past_ends_with_its_present_and_says_so() {
         Err(error) => assert_eq!(error.kind(), ErrorKind::Stopped),
     }
     drop((file, past, db));
-    assert_eq!(number(&other, "SELECT count(*) FROM larder_past"), 0);
+    assert_eq!(number(&other, "SELECT count(*) FROM larder_as_of"), 0);
     assert_clean(&other);
 }
 
@@ -659,7 +659,7 @@ fn look_long(segment_bytes_max: u64, elsewhere: &str) {
     }
     db.sync().unwrap();
     apply(&db);
-    let sql = format!("SELECT count(*) FROM larder_home WHERE {elsewhere}");
+    let sql = format!("SELECT count(*) FROM larder_pre_image WHERE {elsewhere}");
     assert!(number(&db, &sql) > 0, "there was room where there must not");
     assert!(content(&past, node) == first, "HISTORY-4");
     assert!(content(&db, node) == model);
@@ -676,6 +676,6 @@ fn who_is_refused_the_past_leaves_no_pin() {
     db.clone().close().unwrap();
     assert_eq!(kind(db.as_of(&then).map(drop)), ErrorKind::Stopped);
     let other = place.open();
-    assert_eq!(number(&other, "SELECT count(*) FROM larder_past"), 0);
+    assert_eq!(number(&other, "SELECT count(*) FROM larder_as_of"), 0);
     assert_eq!(other.nodes().metadata(node).unwrap().uid, OWNER.uid);
 }

@@ -166,7 +166,7 @@ fn state(db: &Database, at: &Place) -> Vec<(String, Vec<u8>)> {
 }
 
 /// All that a step can fail as.
-const KINDS: [ErrorKind; 26] = [
+const KINDS: [ErrorKind; 27] = [
     ErrorKind::NotFound,
     ErrorKind::Exists,
     ErrorKind::NotADirectory,
@@ -192,6 +192,7 @@ const KINDS: [ErrorKind; 26] = [
     ErrorKind::Stopped,
     ErrorKind::NotADatabase,
     ErrorKind::NewerFormat,
+    ErrorKind::OlderFormat,
     ErrorKind::Sql,
 ];
 

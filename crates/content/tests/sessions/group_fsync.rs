@@ -326,8 +326,9 @@ fn record_two(is_blind: bool) -> Two {
 /// Takes the row of the second session away, as nobody but a test does.
 fn hide(beside: &Database) {
     let mut session = beside.sql().open(false).unwrap();
-    let hide = "BEGIN IMMEDIATE; UPDATE larder_gate SET open = 1; \
-                DELETE FROM larder_session WHERE label = 'second'; UPDATE larder_gate SET open = \
+    let hide = "BEGIN IMMEDIATE; UPDATE larder_guard_switch SET open = 1; \
+                DELETE FROM larder_session WHERE label = 'second'; UPDATE larder_guard_switch SET \
+                open = \
                 0; COMMIT";
     sql::run(&mut session, hide).unwrap();
 }

@@ -219,9 +219,10 @@ fn stores_that_cannot_be_served_or_placed_are_refused_one_by_one() {
         .open(false)
         .unwrap()
         .execute(
-            "UPDATE larder_gate SET open = 1; UPDATE larder_store SET provider = 'mine' WHERE \
+            "UPDATE larder_guard_switch SET open = 1; UPDATE larder_store SET provider = 'mine' \
+            WHERE \
              name = 's'; \
-             UPDATE larder_gate SET open = 0",
+             UPDATE larder_guard_switch SET open = 0",
             &mut |_| Ok(()),
         )
         .unwrap();

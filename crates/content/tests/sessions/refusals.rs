@@ -41,7 +41,13 @@ fn refuse_while(dir: &Path, db: &Database, node: NodeId, operation: impl FnOnce(
     let mut input = client.stdin.take().unwrap();
     let freeze = format!("INSERT INTO frozen VALUES ({})", node.ino.0);
     writeln!(input, "BEGIN IMMEDIATE; {FROZEN} {freeze};").unwrap();
-    std::thread::sleep(Duration::from_millis(300));
+    let has_lock = dir.join("has-lock");
+    writeln!(input, ".shell touch '{}'", has_lock.display()).unwrap();
+    while !has_lock.exists() {
+        assert!(client.try_wait().unwrap().is_none(), "the shell begins");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    std::fs::remove_file(has_lock).unwrap();
     std::thread::scope(|scope| {
         let commit = scope.spawn(|| db.sync());
         std::thread::sleep(Duration::from_millis(500));

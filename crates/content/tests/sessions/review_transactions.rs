@@ -108,10 +108,10 @@ fn inode_numbers_that_were_taken_back_are_not_used() {
     // The next inode is the last one of the range.
     let end: u64 = plain(
         &long.directory(),
-        "UPDATE larder_gate SET open = 1;
+        "UPDATE larder_guard_switch SET open = 1;
          UPDATE larder_meta SET value = (SELECT next_ino + 1 FROM larder_store WHERE id = 0)
            WHERE key = 'ino_end_0';
-         UPDATE larder_gate SET open = 0;
+         UPDATE larder_guard_switch SET open = 0;
          SELECT value FROM larder_meta WHERE key = 'ino_end_0'",
     )
     .parse()

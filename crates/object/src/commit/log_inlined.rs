@@ -3,9 +3,9 @@
 //! New content needs two flushes to be durable: that of its segment, and then that of the catalog's
 //! log. A flush costs more than the bytes of a small file. So where a sync waits for a group, and
 //! all of the group's new content is small, it gets its place, its checksums and its map as always,
-//! but its bytes go into rows of `larder_patch`, in the commit's own transaction: one flush. From
-//! then on these blocks have redo rows (`redo`): they are read from memory or the catalog, and
-//! written to their targets later.
+//! but its bytes go into rows of `larder_redo_row`, in the commit's own transaction: one flush.
+//! From then on these blocks have redo rows (`redo`): they are read from memory or the catalog,
+//! and written to their targets later.
 //!
 //! # Invariants
 //! * `LOGGED-1` All new content of a group is logged, or none of it: a single block in a segment

@@ -4,7 +4,7 @@
 //! A small overwrite becomes a redo row and is written over its target later (`redo`), so that
 //! objects stay in one piece. Older versions name the same blocks. So before an apply writes, the
 //! content of the targets goes to new extents, which are retired by the same commit, and a row of
-//! `larder_home` says where it is for whoever reads an older state.
+//! `larder_pre_image` says where it is for whoever reads an older state.
 //!
 //! The catalog calls every such row a *pre-image* (its module `pre_images`), also those of moves,
 //! which `space/relocations` makes: there the content has gone to a new place already.

@@ -3,8 +3,8 @@
 //! Overwriting a few blocks of a large object copy-on-write would leave the object in as many
 //! pieces, and every fsync would cost a data flush beside the catalog's own. So a small run of
 //! dirty blocks that are mapped already is committed as a *redo row*: its bytes go into a row of
-//! `larder_patch`, in the same transaction as everything else: one sequential write, one flush. The
-//! catalog's write-ahead log is the redo log. Later, and in the background, redo rows are
+//! `larder_redo_row`, in the same transaction as everything else: one sequential write, one flush.
+//! The catalog's write-ahead log is the redo log. Later, and in the background, redo rows are
 //! *applied*: written over their targets, in order of address.
 //!
 //! ```text

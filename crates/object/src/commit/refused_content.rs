@@ -88,6 +88,39 @@ pub fn drop_refused(database: &Path, id: u64) -> Result<()> {
     remove(format!("{DIRECTORY}/{id}.content"))
 }
 
+/// Copies all of it from one database to another, durably.
+pub(crate) fn copy_all(from: &DatabaseDir, to: &DatabaseDir) -> Result<()> {
+    let kept = list_in(from)?;
+    if kept.is_empty() {
+        return Ok(());
+    }
+    let made = match to.make_dir(DIRECTORY) {
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => to.open_dir(DIRECTORY),
+        made => made,
+    };
+    let made = made.map_err(failed)?;
+    for one in kept {
+        let content = one
+            .size_bytes
+            .map(|_| format!("{DIRECTORY}/{}.content", one.id));
+        // What it was gets its name last.
+        for name in content
+            .into_iter()
+            .chain([format!("{DIRECTORY}/{}", one.id)])
+        {
+            let copied = || -> std::io::Result<()> {
+                let mut source = from.open_file(&name, Access::Read)?;
+                let mut target = to.open_file(&name, Access::Make)?;
+                target.set_len(0)?;
+                std::io::copy(&mut source, &mut target)?;
+                target.sync_all()
+            };
+            copied().map_err(|error| failed_at(to, &name, error))?;
+        }
+    }
+    made.sync().and_then(|()| to.sync()).map_err(failed)
+}
+
 fn unknown(id: u64) -> Error {
     Error::new(
         ErrorKind::NotFound,

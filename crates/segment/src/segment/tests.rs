@@ -270,7 +270,7 @@ fn foreign_and_newer_and_misplaced_segments_are_refused() {
     // A newer version, as its writer would seal it (SUPER-4).
     let mut newer = [0; SUPERBLOCK_BYTES];
     newer[..8].copy_from_slice(&MAGIC);
-    newer[8] = 2;
+    newer[8] = 3;
     let checksum = larder_format::checksum::crc32c(&newer).to_le_bytes();
     newer[12..16].copy_from_slice(&checksum);
     damage(&storage, 4096, &newer);
@@ -278,14 +278,50 @@ fn foreign_and_newer_and_misplaced_segments_are_refused() {
     assert!(matches!(
         error,
         SegmentError::NewerFormat {
-            found: 2,
-            known: 1,
+            found: 3,
+            known: 2,
             ..
         }
     ));
     assert!(
-        line.contains("version 2") && line.contains("up to 1") && line.contains("upgrade larder")
+        line.contains("version 3") && line.contains("up to 2") && line.contains("upgrade larder")
     );
+
+    // Of format 1, and of one among several devices.
+    let whole = std::fs::read(storage.segment_path(SEGMENT)).unwrap();
+    let mut older = newer;
+    older[8] = 1;
+    older[12..16].fill(0);
+    let checksum = larder_format::checksum::crc32c(&older).to_le_bytes();
+    older[12..16].copy_from_slice(&checksum);
+    damage(&storage, 0, &[older, older].concat());
+    let (error, line) = refusal(reopen(&storage));
+    assert!(matches!(
+        error,
+        SegmentError::OlderFormat {
+            found: 1,
+            known: 2,
+            ..
+        }
+    ));
+    assert!(line.contains("larder upgrade OLD NEW"), "{line}");
+    let mut mirrored = Superblock {
+        generation: 0,
+        database_id: ID,
+        segment: SEGMENT,
+        block_count: 4,
+        created_ns: 0,
+        member: Member {
+            copies: 2,
+            ..Member::ALONE
+        },
+    };
+    damage(&storage, 0, &mirrored.encode());
+    mirrored.generation = 1;
+    damage(&storage, 4096, &mirrored.encode());
+    let (error, _) = refusal(reopen(&storage));
+    assert!(matches!(error, SegmentError::HasCopies { .. }), "SUPER-6");
+    damage(&storage, 0, &whole[..4096]);
 
     damage(&storage, 0, &[b'x'; 8192]);
     assert!(matches!(

@@ -40,7 +40,7 @@ pub(crate) fn sources(base: CommitSeq) -> Vec<Source> {
     let queries = [
         "SELECT until_seq FROM larder_history ORDER BY id",
         "SELECT retired_seq FROM larder_extent WHERE retired_seq IS NOT NULL ORDER BY retired_seq",
-        "SELECT until_seq FROM larder_home ORDER BY until_seq",
+        "SELECT until_seq FROM larder_pre_image ORDER BY until_seq",
         map_pages::RETIRED,
     ];
     let source = |query: &str| Source {
@@ -95,9 +95,9 @@ pub(crate) fn prune(txn: &Connection, horizon: CommitSeq) -> Result<()> {
         .and_then(|mut delete| delete.execute([last]))
         .at("larder_history")?;
     // Also where a part of a commit has taken all of its history already.
-    txn.prepare_cached("DELETE FROM larder_home WHERE until_seq <= ?1")
+    txn.prepare_cached("DELETE FROM larder_pre_image WHERE until_seq <= ?1")
         .and_then(|mut delete| delete.execute([signed(horizon.0)]))
-        .at("larder_home")?;
+        .at("larder_pre_image")?;
     Ok(())
 }
 
@@ -191,12 +191,12 @@ pub(crate) fn reclaim_part(txn: &Connection, seq: CommitSeq, rows_max: u64) -> R
     let mut left = rows_max.saturating_sub(prune_part(txn, seq, rows_max)?);
     left -= txn
         .prepare_cached(
-            "DELETE FROM larder_home WHERE (segment, start_block, until_seq) IN \
-             (SELECT segment, start_block, until_seq FROM larder_home WHERE until_seq <= ?1 \
+            "DELETE FROM larder_pre_image WHERE (segment, start_block, until_seq) IN \
+             (SELECT segment, start_block, until_seq FROM larder_pre_image WHERE until_seq <= ?1 \
               ORDER BY until_seq LIMIT ?2)",
         )
         .and_then(|mut delete| delete.execute([signed(seq.0), signed(left)]))
-        .at("larder_home")? as u64;
+        .at("larder_pre_image")? as u64;
     let mut reclaimed: Vec<Extent> = rows(
         txn,
         "DELETE FROM larder_extent WHERE (segment, start_block) IN \
@@ -279,7 +279,7 @@ mod tests {
             for number in 0..36_u64 {
                 let (number, seq) = (signed(number), signed(2 + number / 12));
                 txn.execute(
-                    "INSERT INTO larder_home VALUES (0, ?1, ?2, 1, 0, ?3)",
+                    "INSERT INTO larder_pre_image VALUES (0, ?1, ?2, 1, 0, ?3)",
                     [number, seq, 1000 + number],
                 )
                 .unwrap();
@@ -300,7 +300,8 @@ mod tests {
             let (has_more, left, history): (bool, i64, i64) = catalog
                 .write(|txn| {
                     let has_more = reclaim(txn, &cuts, 10)?.has_more;
-                    let left = "SELECT (SELECT count(*) FROM larder_home WHERE until_seq <= 3) \
+                    let left = "SELECT (SELECT count(*) FROM larder_pre_image WHERE until_seq <= \
+                    3) \
                                 + (SELECT count(*) FROM larder_map_page_use \
                                    WHERE retired_seq <= 3)";
                     let left = txn.query_row(left, [], |row| row.get(0)).unwrap();

@@ -626,25 +626,25 @@ impl Split {
             let found: Vec<(Extent, Extent, CommitSeq)> = rows(
                 txn,
                 "SELECT segment, start_block, block_count, copy_segment, copy_block, until_seq \
-                 FROM larder_home \
+                 FROM larder_pre_image \
                  WHERE until_seq > ?1 AND until_seq <= ?2",
                 group.range(),
                 pre_image,
             )
-            .at("larder_home")?;
+            .at("larder_pre_image")?;
             for (target, copy, until) in found {
                 if !self.goes(txn, &copy, until)? {
                     continue;
                 }
                 txn.prepare_cached(
-                    "DELETE FROM larder_home WHERE segment = ?1 AND start_block = ?2 AND \
+                    "DELETE FROM larder_pre_image WHERE segment = ?1 AND start_block = ?2 AND \
                      until_seq = ?3",
                 )
                 .and_then(|mut delete| {
                     let (start, until) = (signed(target.start_block), signed(until.0));
                     delete.execute(params![target.segment.0, start, until])
                 })
-                .at("larder_home")?;
+                .at("larder_pre_image")?;
             }
         }
         Ok(())

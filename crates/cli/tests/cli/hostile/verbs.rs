@@ -57,7 +57,7 @@ const fn fails(words: &'static [&'static str]) -> Verb {
 /// What a transaction's program does.
 const PROGRAM: &str = "ls -lR . > /dev/null; cp a new; rm -r dir; exit 0";
 
-pub const VERBS: [Verb; 98] = [
+pub const VERBS: [Verb; 99] = [
     ends(&["check", "x.larder", "--read"]),
     ends(&["status", "x.larder"]),
     ends(&["check", "x.larder", "--untrusted"]),
@@ -179,6 +179,7 @@ pub const VERBS: [Verb; 98] = [
         "--insert",
         "a",
     ]),
+    fails(&["upgrade", "x.larder", "new.larder"]),
     ends(&["extension", "x.larder"]),
     ends(&[
         "sql",
