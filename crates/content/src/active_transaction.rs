@@ -5,7 +5,7 @@
 
 use crate::provider::FileHandle;
 use larder_object::format::CommitSeq;
-use larder_object::{Engine, Error, ErrorKind, Result};
+use larder_object::{Engine, Error, ErrorKind, Result, open_private};
 use std::any::Any;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -80,10 +80,10 @@ impl Pool {
         if let Some(engine) = lock(&self.idle).pop() {
             return Ok(engine);
         }
-        let engine = Engine::open_private(host, self.is_shell)?;
+        let engine = open_private(host, self.is_shell)?;
         if let Some((seq, at_ns)) = self.shows {
             // Every engine of the pool, or a session would fall into the present.
-            engine.show_past(seq, at_ns)?;
+            engine.sql().show_past(seq, at_ns)?;
         }
         Ok(engine)
     }
@@ -167,16 +167,17 @@ impl ActiveTransaction {
     ) -> Result<T> {
         let mut state = lock(&self.state);
         state.require_open()?;
-        if self.engine.writer_lock_held_for() > Some(self.writer_lock_max) {
+        if self.engine.short_transaction().writer_lock_held_for() > Some(self.writer_lock_max) {
             self.expire(&mut state);
             state.require_open()?;
         }
         let outcome = self
             .engine
+            .short_transaction()
             .snapshot()
             .and_then(|()| work(&mut state.handles));
         if let Err(error) = &outcome
-            && (error.kind() == ErrorKind::Conflict || self.engine.is_lost())
+            && (error.kind() == ErrorKind::Conflict || self.engine.short_transaction().is_lost())
         {
             let kind = match error.kind() {
                 ErrorKind::Conflict => ErrorKind::Conflict,
@@ -184,7 +185,7 @@ impl ActiveTransaction {
             };
             let why = format!("the transaction was rolled back ({error}); begin another one");
             self.end(&mut state, kind, why);
-        } else if !state.is_watched && self.engine.is_writing() {
+        } else if !state.is_watched && self.engine.short_transaction().is_writing() {
             self.watch(&mut state);
         }
         outcome
@@ -200,7 +201,7 @@ impl ActiveTransaction {
     /// Takes the writer lock now.
     pub(crate) fn lock_writer(self: &Arc<ActiveTransaction>) -> Result<()> {
         let mut state = lock(&self.state);
-        self.engine.lock_writer()?;
+        self.engine.short_transaction().lock_writer()?;
         self.watch(&mut state);
         Ok(())
     }
@@ -254,7 +255,7 @@ impl ActiveTransaction {
             return;
         }
         state.ended = Some((kind, why));
-        let ended = self.engine.roll_back();
+        let ended = self.engine.short_transaction().roll_back();
         state.handles.close_all();
         self.pool.put(Arc::clone(&self.engine));
         drop(ended);
@@ -281,7 +282,7 @@ impl ActiveTransaction {
         state.require_open()?;
         // Part of the transaction: what has no name any more goes with its last handle.
         state.handles.close_all();
-        let (outcome, ended) = self.engine.commit_transaction();
+        let (outcome, ended) = self.engine.short_transaction().commit();
         self.pool.put(Arc::clone(&self.engine));
         let outcome = outcome.and(ended.finish());
         state.ended = Some(match &outcome {
@@ -407,14 +408,14 @@ fn pause_after(active: Option<Arc<ActiveTransaction>>) -> Duration {
 
 /// Ends the transaction if it is time; says when to look again.
 fn pause_for(active: &Arc<ActiveTransaction>) -> Duration {
-    let Some(held) = active.engine().writer_lock_held_for() else {
+    let Some(held) = active.engine().short_transaction().writer_lock_held_for() else {
         return FOREVER;
     };
     let left = active.writer_lock_max().saturating_sub(held);
     if !left.is_zero() {
         return left;
     }
-    if active.engine().is_writer_lock_wanted() {
+    if active.engine().short_transaction().is_writer_lock_wanted() {
         active.expire_if_idle();
     }
     LOOK

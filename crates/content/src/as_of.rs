@@ -8,7 +8,7 @@ use crate::readonly::ReadonlyProvider;
 use crate::rooms::{History, Nodes, Sessions, Snapshots};
 use crate::stores::KnownStores;
 use crate::types::NodeId;
-use larder_object::{Error, ErrorKind, Moment, Result, SnapshotRow, View, utc};
+use larder_object::{Error, ErrorKind, Moment, Result, SnapshotRow, View, open_as_of, utc};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -77,7 +77,7 @@ impl Database {
     /// clone goes. Errors: [`ErrorKind::InvalidInput`] before the history begins, in the future,
     /// and where the database keeps no history; [`ErrorKind::NotFound`]: no such snapshot.
     pub fn as_of(&self, moment: &Moment) -> Result<Database> {
-        let past = self.whole()?.open_as_of(moment)?;
+        let past = open_as_of(self.whole()?, moment)?;
         let mut factories: HashMap<_, _> = HashMap::new();
         for (name, factory) in self.shared.factories.iter() {
             let (factory, host) = (Arc::clone(factory), self.clone());
@@ -110,8 +110,10 @@ impl History<'_> {
     /// view of it.
     pub fn is_kept(&self) -> bool {
         match &self.database.shared.shown {
-            Shown::Present(engine) | Shown::Transaction(engine, _) => engine.keeps_history(),
-            Shown::Past(past) => past.present().keeps_history(),
+            Shown::Present(engine) | Shown::Transaction(engine, _) => {
+                engine.expiry().keeps_history()
+            }
+            Shown::Past(past) => past.present().expiry().keeps_history(),
         }
     }
 
@@ -119,7 +121,7 @@ impl History<'_> {
     /// [`Database::as_of`], without opening it, so that it may be reclaimed. Cost: a few lookups,
     /// and a commit if anything waits for one.
     pub fn resolve(&self, moment: &Moment) -> Result<(u64, i64)> {
-        let (seq, at_ns) = self.database.whole()?.resolve_moment(moment)?;
+        let (seq, at_ns) = self.database.whole()?.past().resolve_moment(moment)?;
         Ok((seq.0, at_ns))
     }
 
@@ -156,11 +158,14 @@ impl Nodes<'_> {
             Shown::Past(past) => (past.present(), past.shows()),
         };
         let seq = match (self.database.snapshot_of(node.store), shown) {
-            (Some(snapshot), _) => engine.resolve_moment(&Moment::Snapshot(snapshot))?.0,
+            (Some(snapshot), _) => engine.past().resolve_moment(&Moment::Snapshot(snapshot))?.0,
             (None, Some((seq, _))) => seq,
             (None, None) => return Ok(None),
         };
-        let saved = engine.saved_as(self.database.table_of(present.store), present.ino, seq)?;
+        let saved =
+            engine
+                .namespace()
+                .saved_as(self.database.table_of(present.store), present.ino, seq)?;
         Ok(saved.map(|ino| NodeId { ino, ..present }))
     }
 }
@@ -170,7 +175,7 @@ impl Snapshots<'_> {
     /// destroyed, whatever the retention says. A name begins with a letter and has letters, digits,
     /// `_`, `-` and `.`. Cost: one commit.
     pub fn create(&self, name: &str) -> Result<SnapshotRow> {
-        self.database.whole()?.create_snapshot(name)
+        self.database.whole()?.past().create_snapshot(name)
     }
 
     /// All snapshots, oldest first.
@@ -180,17 +185,17 @@ impl Snapshots<'_> {
 
     /// Ends a snapshot; [`ErrorKind::InvalidInput`] while it is held.
     pub fn destroy(&self, name: &str) -> Result<()> {
-        self.database.whole()?.destroy_snapshot(name)
+        self.database.whole()?.past().destroy_snapshot(name)
     }
 
     /// Keeps a snapshot from being destroyed, for a reason `tag`.
     pub fn hold(&self, name: &str, tag: &str) -> Result<()> {
-        self.database.whole()?.hold_snapshot(name, tag)
+        self.database.whole()?.past().hold_snapshot(name, tag)
     }
 
     /// Ends a hold.
     pub fn release(&self, name: &str, tag: &str) -> Result<()> {
-        self.database.whole()?.release_snapshot(name, tag)
+        self.database.whole()?.past().release_snapshot(name, tag)
     }
 }
 

@@ -18,7 +18,9 @@ pub(crate) fn truncate(
         mask: mask_of(set, FileKind::File),
         edit: &|row, now_ns| apply(set, row, now_ns),
     };
-    engine.truncate_with(node, size_bytes, Some(&with))
+    engine
+        .content()
+        .truncate_with(node, size_bytes, Some(&with))
 }
 
 /// Whether set-id bits go.

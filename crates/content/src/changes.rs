@@ -31,37 +31,37 @@ impl Sessions<'_> {
     pub fn set_keeper(&self, keeper: Weak<dyn Keeper>) {
         // A transaction has none.
         if let Ok(engine) = self.database.whole() {
-            engine.set_keeper(keeper);
+            engine.orphans().set_keeper(keeper);
         }
     }
 
     /// The keeper does not know a node any more that it kept.
     pub fn let_go(&self, node: NodeId) {
         if let Ok(engine) = self.database.whole() {
-            engine.let_go(node.store, node.ino);
+            engine.orphans().let_go(node.store, node.ino);
         }
     }
 
     /// Takes in now what others have committed; observers have been told when it returns.
     pub fn catch_up(&self) -> Result<()> {
-        self.database.whole()?.catch_up()
+        self.database.whole()?.sessions().catch_up()
     }
 
     /// The same, but without a commit of anybody since the last look a few nanoseconds: before each
     /// answer that others may have changed.
     pub fn catch_up_if_moved(&self) -> Result<()> {
-        self.database.whole()?.catch_up_if_moved()
+        self.database.whole()?.sessions().catch_up_if_moved()
     }
 
     /// A mount begins that answers commands already; `is_writer`: things may be changed by it.
     /// Other mounts know of it when this returns.
     pub fn join_company(&self, is_writer: bool) -> Result<()> {
-        self.database.whole()?.join_company(is_writer)
+        self.database.whole()?.sessions().join_company(is_writer)
     }
 
     /// Looks which other sessions there are, and says whether any may change something.
     pub fn look_for_company(&self) -> Result<bool> {
-        self.database.whole()?.look_for_company()
+        self.database.whole()?.sessions().look_for_company()
     }
 
     /// Whether another session may change something: then nothing is to be answered from outside of
@@ -69,20 +69,20 @@ impl Sessions<'_> {
     pub fn has_writers_beside(&self) -> bool {
         self.database
             .whole()
-            .is_ok_and(|engine| engine.has_writers_beside())
+            .is_ok_and(|engine| engine.sessions().has_writers_beside())
     }
 
     /// Whether there are other mounts.
     pub fn has_followers_beside(&self) -> bool {
         self.database
             .whole()
-            .is_ok_and(|engine| engine.has_followers_beside())
+            .is_ok_and(|engine| engine.sessions().has_followers_beside())
     }
 
     /// Has other mounts see what was done here before, if there are any; and with `gives_way` lets
     /// them change something.
     pub fn show_others(&self, gives_way: bool) -> Result<()> {
-        self.database.whole()?.show_others(gives_way)
+        self.database.whole()?.sessions().show_others(gives_way)
     }
 
     /// This process serves the connection of the kernel with this number: who finds that it was
@@ -90,7 +90,7 @@ impl Sessions<'_> {
     pub fn serves(&self, connection: u32) {
         // A transaction is no session.
         if let Ok(engine) = self.database.whole() {
-            engine.serves(connection);
+            engine.sessions().serves(connection);
         }
     }
 }
@@ -99,19 +99,19 @@ impl Feed<'_> {
     /// Makes this session one that commands wait for when they end
     /// ([`await_followers`](crate::await_followers)); `name` tells people which one it is.
     pub fn follow(&self, name: &str) -> Result<Follower> {
-        self.database.whole()?.follow(name)
+        self.database.whole()?.sessions().follow(name)
     }
 
     /// Switches the change feed on or off, for the whole database; returns the position before the
     /// first change that it will tell. While it is on, each commit writes what it did; the last
     /// million changes and the last 24 hours are kept, whichever is less.
     pub fn set(&self, is_on: bool) -> Result<u64> {
-        self.database.whole()?.set_feed(is_on)
+        self.database.whole()?.history().set_feed(is_on)
     }
 
     /// What the feed has; all zero before it was ever switched on.
     pub fn bounds(&self) -> Result<FeedBounds> {
-        self.database.whole()?.feed_bounds()
+        self.database.whole()?.history().feed_bounds()
     }
 
     /// All changes that follow position `since`: an iterator that ends when there are no more yet,
@@ -131,7 +131,10 @@ impl Sql<'_> {
     /// no longer. The triggers are plain SQL: they work in every SQLite. Rows that
     /// `INSERT OR REPLACE` removes are told only with `PRAGMA recursive_triggers`.
     pub fn watch_table(&self, table: &str, is_watched: bool) -> Result<()> {
-        self.database.whole()?.watch_table(table, is_watched)
+        self.database
+            .whole()?
+            .history()
+            .watch_table(table, is_watched)
     }
 }
 
@@ -187,7 +190,12 @@ impl Changes {
 
     fn has_more(&mut self) -> Result<bool> {
         if self.ahead.is_empty() {
-            self.ahead = self.database.whole()?.feed_after(self.position)?.into();
+            self.ahead = self
+                .database
+                .whole()?
+                .history()
+                .feed_after(self.position)?
+                .into();
         }
         Ok(!self.ahead.is_empty())
     }

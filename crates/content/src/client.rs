@@ -33,7 +33,8 @@ use crate::sql_files::StatementFiles;
 use crate::stores::KnownStores;
 use larder_object::{
     ClientEnd, ClientHandle, ClientLocks, ClientStatement, ClientWatch, Engine, EngineOptions,
-    Error, ErrorKind, FileRow, FileRows, Result, SqlFile, SqlFiles, require_other_thread,
+    Error, ErrorKind, FileRow, FileRows, Result, SqlFile, SqlFiles, open_client,
+    require_other_thread,
 };
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -80,7 +81,7 @@ pub fn attach_client(client: ClientHandle) -> Result<()> {
 }
 
 fn open_view(session: &Database, client: ClientHandle) -> Result<(Database, Arc<Engine>)> {
-    let engine = Engine::open_client(session.shared.shown.engine()?, client)?;
+    let engine = open_client(session.shared.shown.engine()?, client)?;
     let view = Database {
         shared: Arc::new(Shared {
             shown: Shown::Transaction(Arc::clone(&engine), None),
@@ -180,7 +181,7 @@ impl Client {
             (is_new, state.files.clone())
         };
         let (view, engine) = lock(&self.view).clone();
-        let done = engine.in_client_moment(is_new, || {
+        let done = engine.client().in_moment(is_new, || {
             let files = match known.filter(|_| !is_new) {
                 Some(files) => files,
                 None => {
@@ -222,8 +223,8 @@ impl Client {
         // CLIENT-3: with the writer lock in hand until it is enlisted for.
         let _inside = self.enter();
         let engine = self.engine();
-        let had_writer_lock = engine.has_client_writer_lock();
-        match engine.lock_writer_for_client(locks) {
+        let had_writer_lock = engine.client().has_writer_lock();
+        match engine.client().lock_writer(locks) {
             Ok(true) => {}
             Ok(false) => {
                 return Err(named(
@@ -235,13 +236,13 @@ impl Client {
             Err(error) => return Err(named(error.to_string())),
         }
         if locks == ClientLocks::None {
-            engine.prepare_client_write(bytes.len() as u64); // CLIENT-7
+            engine.client().prepare_write(bytes.len() as u64); // CLIENT-7
         }
         let written = (path, range, bytes);
         let taken = self.take_locked(written, is_alone && locks == ClientLocks::None);
         if taken.is_err() && !had_writer_lock {
             // Not enlisted for: nobody would tell of the end.
-            engine.unlock_writer_for_client();
+            engine.client().unlock_writer();
         }
         taken.map_err(|(is_named, why)| match is_named {
             true => why,
@@ -281,7 +282,7 @@ impl Client {
         let deadline = Instant::now() + LOCK_WAIT_MAX;
         let before = self.enlistings.load(Ordering::SeqCst);
         loop {
-            match engine.enlist_client() {
+            match engine.client().enlist() {
                 Err(error)
                     if waits && error.kind() == ErrorKind::Busy && Instant::now() < deadline =>
                 {
@@ -308,7 +309,8 @@ impl Client {
         lock(&self.state).is_writing = true;
         let written = self
             .engine()
-            .change_for_client(|| waiting.iter().try_for_each(|files| files.write()));
+            .client()
+            .change(|| waiting.iter().try_for_each(|files| files.write()));
         let mut state = lock(&self.state);
         (state.is_new, state.is_writing) = (true, false);
         let written = written.map_err(|error| {
@@ -329,7 +331,7 @@ impl Client {
         self.forget_waiting();
         lock(&self.state).failed = None;
         let is_reading = self.handle.locks() == ClientLocks::Snapshot;
-        self.engine().end_client(is_reading);
+        self.engine().client().end(is_reading);
     }
 
     /// Whether the statement that begins has to fail because it believes in a transaction that is
@@ -359,7 +361,7 @@ impl Client {
     fn end_if_over(&self, locks: ClientLocks) {
         if self.handle.is_autocommit() && locks != ClientLocks::Write {
             lock(&self.state).failed = None;
-            self.engine().end_client(locks == ClientLocks::Snapshot);
+            self.engine().client().end(locks == ClientLocks::Snapshot);
         }
     }
 
@@ -383,7 +385,7 @@ impl Client {
         let _inside = self.enter();
         // Else the functions go on telling why the old one has stopped.
         if let Ok(view) = open_view(&self.session, self.handle) {
-            self.engine().end_client(false);
+            self.engine().client().end(false);
             *lock(&self.view) = view;
         }
     }
@@ -393,7 +395,7 @@ impl Drop for Client {
     fn drop(&mut self) {
         // Before the session ends.
         self.forget_waiting();
-        self.engine().end_client(false);
+        self.engine().client().end(false);
     }
 }
 
@@ -429,13 +431,13 @@ impl ClientWatch for Client {
         let taken = match may_write && locks != ClientLocks::Write {
             true => {
                 if locks == ClientLocks::None {
-                    engine.unpin_client();
+                    engine.client().unpin();
                 }
-                engine.lock_writer_for_client(locks).map(drop)
+                engine.client().lock_writer(locks).map(drop)
             }
             false => Ok(()),
         };
-        if let Err(error) = taken.and(engine.pin_client()) {
+        if let Err(error) = taken.and(engine.client().pin()) {
             // Plain SQL goes on without; functions will meet it again, and tell.
             tracing::warn!("before a statement: {error}");
         }
@@ -454,7 +456,7 @@ impl ClientWatch for Client {
     fn before_commit(&self) -> Told<()> {
         self.write_waiting()?;
         let _inside = self.enter();
-        let noted = self.engine().note_client_moment();
+        let noted = self.engine().client().note_moment();
         noted.map_err(|error| error.to_string())
     }
 
@@ -489,7 +491,7 @@ impl ClientWatch for Client {
     }
 
     fn disconnect(&self) {
-        self.engine().forget_compiled();
+        self.engine().client().forget_compiled();
     }
 }
 

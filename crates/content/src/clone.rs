@@ -104,7 +104,7 @@ impl Files<'_> {
             ));
         }
         // Before the transaction, which cannot: what is in place can be shared.
-        engine.settle_content()?;
+        engine.sharing().settle_content()?;
         let transaction = self
             .database
             .transactions()

@@ -201,7 +201,7 @@ impl Database {
     /// Returns after the commit that holds every operation that ended before (`CONTENT-5`).
     pub fn sync(&self) -> Result<()> {
         match &self.shared.shown {
-            Shown::Present(engine) | Shown::Transaction(engine, _) => engine.sync(),
+            Shown::Present(engine) | Shown::Transaction(engine, _) => engine.commits().sync(),
             Shown::Past(_) => Ok(()),
         }
     }

@@ -265,7 +265,7 @@ impl StoreProvider for FilesProvider {
             require_attributes(&row, set)?;
             return Ok(self.attr_of(attributes::truncate(&self.engine, &node, size_bytes, set)?));
         }
-        let change = self.engine.write_guard()?;
+        let change = self.engine.namespace().write_guard()?;
         let node = change.node(self.table, ino)?;
         require_attributes(&change.row(&node)?, set)?;
         let now_ns = change.now_ns;
@@ -307,7 +307,7 @@ impl StoreProvider for FilesProvider {
         mode: u32,
         caller: Caller,
     ) -> Result<Metadata> {
-        let change = self.engine.write_guard()?;
+        let change = self.engine.namespace().write_guard()?;
         let dir = change.node(self.table, parent)?;
         if change.find_entry(&dir, name)?.is_some() {
             return Err(exists(name));
@@ -325,7 +325,7 @@ impl StoreProvider for FilesProvider {
         is_linkable: bool,
         caller: Caller,
     ) -> Result<(Metadata, Box<dyn FileHandle>)> {
-        let change = self.engine.write_guard()?;
+        let change = self.engine.namespace().write_guard()?;
         let dir = change.node(self.table, parent)?;
         require_directory(&dir)?;
         let (row, lists) = self.new_row(&change, &dir, NewNode::File, mode, caller)?;
@@ -352,21 +352,21 @@ impl StoreProvider for FilesProvider {
         caller: Caller,
         write: bool,
     ) -> Result<(Metadata, Box<dyn FileHandle>)> {
-        let change = self.engine.write_guard()?;
+        let change = self.engine.namespace().write_guard()?;
         let dir = change.node(self.table, parent)?;
         if change.find_entry(&dir, name)?.is_some() {
             return Err(exists(name));
         }
         let node = self.insert(&change, &dir, name, NewNode::File, mode, caller)?;
         let row = change.row(&node)?;
-        self.engine.open_node(&node, write)?;
+        self.engine.content().open_node(&node, write)?;
         let handle = Handle::new(self.engine.clone(), self.store, node, write);
         change.commit()?;
         Ok((self.attr_of(row), Box::new(handle)))
     }
 
     fn link(&self, ino: Ino, parent: Ino, name: &Name) -> Result<Metadata> {
-        let change = self.engine.write_guard()?;
+        let change = self.engine.namespace().write_guard()?;
         let dir = change.node(self.table, parent)?;
         let node = change.node(self.table, ino)?;
         let row = change.row(&node)?;
@@ -393,7 +393,7 @@ impl StoreProvider for FilesProvider {
     }
 
     fn unlink(&self, parent: Ino, name: &Name) -> Result<()> {
-        let change = self.engine.write_guard()?;
+        let change = self.engine.namespace().write_guard()?;
         let dir = change.node(self.table, parent)?;
         let (node, row) = self.require_entry(&change, &dir, name)?;
         if row.kind == FileKind::Directory {
@@ -416,7 +416,7 @@ impl StoreProvider for FilesProvider {
     }
 
     fn remove_dir(&self, parent: Ino, name: &Name) -> Result<()> {
-        let change = self.engine.write_guard()?;
+        let change = self.engine.namespace().write_guard()?;
         let dir = change.node(self.table, parent)?;
         let (node, row) = self.require_entry(&change, &dir, name)?;
         require_removing(&change.row(&dir)?, &row)?;
@@ -435,7 +435,7 @@ impl StoreProvider for FilesProvider {
         new_name: &Name,
         mode: RenameMode,
     ) -> Result<()> {
-        let change = self.engine.write_guard()?;
+        let change = self.engine.namespace().write_guard()?;
         let from = change.node(self.table, parent)?;
         let to = change.node(self.table, new_parent)?;
         let moved = self.require_entry(&change, &from, name)?;
@@ -519,7 +519,7 @@ impl StoreProvider for FilesProvider {
             if write {
                 require_content(flags, true)?;
             }
-            self.engine.open_node(&node, write)?;
+            self.engine.content().open_node(&node, write)?;
             (node, flags)
         };
         let mut handle = Handle::new(self.engine.clone(), self.store, node, write);
@@ -545,7 +545,7 @@ impl StoreProvider for FilesProvider {
         mode: u32,
         caller: Caller,
     ) -> Result<Metadata> {
-        let (change, content) = self.engine.guard_with_content(bytes)?;
+        let (change, content) = self.engine.content().guard_with_content(bytes)?;
         let dir = change.node(self.table, parent)?;
         let node = match change.find_entry(&dir, name)? {
             Some(ino) => change.node(self.table, ino)?,
@@ -572,7 +572,7 @@ impl StoreProvider for FilesProvider {
 
     fn note_access(&self, ino: Ino, rule: AccessRule) -> Result<bool> {
         let node = self.engine.look().node(self.table, ino)?;
-        self.engine.note_access(&node, rule)
+        self.engine.access_times().note_access(&node, rule)
     }
 
     fn set_xattr(&self, ino: Ino, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {

@@ -34,7 +34,10 @@ impl GuardedProvider {
     /// A call that tells what an inode is, or what is in it. An error tells something too.
     fn tell<T>(&self, ino: Ino, call: impl FnOnce() -> Result<T>) -> Result<T> {
         self.active.enter(|| {
-            self.active.engine().note_told(self.table, ino);
+            self.active
+                .engine()
+                .short_transaction()
+                .note_told(self.table, ino);
             call()
         })
     }
@@ -84,7 +87,10 @@ impl StoreProvider for GuardedProvider {
     fn lookup(&self, parent: Ino, name: &Name) -> Result<Metadata> {
         self.active.enter(|| {
             let attr = self.inner.lookup(parent, name)?;
-            self.active.engine().note_told(self.table, attr.node.ino);
+            self.active
+                .engine()
+                .short_transaction()
+                .note_told(self.table, attr.node.ino);
             Ok(attr)
         })
     }
@@ -118,7 +124,10 @@ impl StoreProvider for GuardedProvider {
         self.tell(ino, || {
             let entries = self.inner.read_dir_plus(ino, after, limit)?;
             for (_, attr) in &entries {
-                self.active.engine().note_told(self.table, attr.node.ino);
+                self.active
+                    .engine()
+                    .short_transaction()
+                    .note_told(self.table, attr.node.ino);
             }
             Ok(entries)
         })

@@ -136,7 +136,7 @@ impl Handle {
     pub(crate) fn new(engine: Arc<Engine>, store: StoreId, node: Arc<Node>, write: bool) -> Handle {
         Handle {
             reader: Reader::new(Arc::clone(&engine), store, Arc::clone(&node)),
-            told: engine.told_at_open(&node),
+            told: engine.refusals().told_at_open(&node),
             engine,
             node,
             write,
@@ -179,39 +179,48 @@ impl FileHandle for Handle {
         self.require_write()?;
         let flags = self.flags()?;
         require_content(flags, !self.is_append_only)?;
-        self.engine.write(&self.node, offset, data)
+        self.engine.content().write(&self.node, offset, data)
     }
 
     fn append(&self, data: &[u8]) -> Result<u64> {
         self.require_write()?;
         require_content(self.flags()?, true)?;
-        self.engine.append(&self.node, data)
+        self.engine.content().append(&self.node, data)
     }
 
     fn insert_range(&self, offset: u64, data: &[u8]) -> Result<()> {
         self.require_edit()?;
-        self.engine.insert_range(&self.node, offset, data)
+        self.engine
+            .fragments()
+            .insert_range(&self.node, offset, data)
     }
 
     fn insert_hole(&self, offset: u64, len_bytes: u64) -> Result<()> {
         self.require_edit()?;
-        self.engine.insert_hole(&self.node, offset, len_bytes)
+        self.engine
+            .fragments()
+            .insert_hole(&self.node, offset, len_bytes)
     }
 
     fn delete_range(&self, offset: u64, len_bytes: u64) -> Result<()> {
         self.require_edit()?;
-        self.engine.delete_range(&self.node, offset, len_bytes)
+        self.engine
+            .fragments()
+            .delete_range(&self.node, offset, len_bytes)
     }
 
     fn replace_range(&self, offset: u64, len_bytes: u64, data: &[u8]) -> Result<()> {
         self.require_edit()?;
         self.engine
+            .fragments()
             .replace_range(&self.node, offset, len_bytes, data)
     }
 
     fn move_range(&self, from: u64, len_bytes: u64, to: u64) -> Result<()> {
         self.require_edit()?;
-        self.engine.move_range(&self.node, from, len_bytes, to)
+        self.engine
+            .fragments()
+            .move_range(&self.node, from, len_bytes, to)
     }
 
     fn drop_set_id(&self) -> Result<bool> {
@@ -219,7 +228,7 @@ impl FileHandle for Handle {
         if set_id_bits(self.engine.row(&self.node)?.mode) == 0 {
             return Ok(false);
         }
-        let change = self.engine.write_guard()?;
+        let change = self.engine.namespace().write_guard()?;
         let mask = AttrMask {
             mode: true,
             ctime: true,
@@ -236,7 +245,7 @@ impl FileHandle for Handle {
 
     fn set_len(&self, size_bytes: u64) -> Result<()> {
         self.require_edit()?;
-        self.engine.truncate(&self.node, size_bytes)
+        self.engine.content().truncate(&self.node, size_bytes)
     }
 
     fn truncate(&self, size_bytes: u64, set: &SetAttr) -> Result<Option<Metadata>> {
@@ -247,7 +256,7 @@ impl FileHandle for Handle {
 
     fn expect_len(&self, size_bytes: u64) -> Result<()> {
         self.require_write()?;
-        self.engine.expect_len(&self.node, size_bytes);
+        self.engine.content().expect_len(&self.node, size_bytes);
         Ok(())
     }
 
@@ -268,15 +277,21 @@ impl FileHandle for Handle {
         match mode {
             AllocateMode::Allocate { keep_size } => self
                 .engine
+                .content()
                 .allocate(&self.node, offset, len_bytes, keep_size),
-            AllocateMode::PunchHole => self.engine.punch(&self.node, offset, len_bytes),
+            AllocateMode::PunchHole => self.engine.content().punch(&self.node, offset, len_bytes),
             AllocateMode::ZeroRange { keep_size } => self
                 .engine
+                .content()
                 .zero_range(&self.node, offset, len_bytes, keep_size),
-            AllocateMode::InsertRange => self.engine.insert_blocks(&self.node, offset, len_bytes),
-            AllocateMode::CollapseRange => {
-                self.engine.collapse_blocks(&self.node, offset, len_bytes)
-            }
+            AllocateMode::InsertRange => self
+                .engine
+                .fragments()
+                .insert_blocks(&self.node, offset, len_bytes),
+            AllocateMode::CollapseRange => self
+                .engine
+                .fragments()
+                .collapse_blocks(&self.node, offset, len_bytes),
         }
     }
 
@@ -298,10 +313,13 @@ impl FileHandle for Handle {
         let (source, target) = ((&from.node, from_offset), (&self.node, to_offset));
         match &from.source {
             Source::Present(engine) if Arc::ptr_eq(engine, &self.engine) => {
-                self.engine.share(source, target, len_bytes)
+                self.engine.sharing().share(source, target, len_bytes)
             }
             Source::Present(_) => Ok(0),
-            Source::Past(past) => self.engine.share_past(past, source, target, len_bytes),
+            Source::Past(past) => self
+                .engine
+                .sharing()
+                .share_past(past, source, target, len_bytes),
         }
     }
 
@@ -310,20 +328,23 @@ impl FileHandle for Handle {
     }
 
     fn sync(&self) -> Result<()> {
-        self.engine.sync_node(&self.node, &self.told)
+        self.engine.commits().sync_node(&self.node, &self.told)
     }
 
     fn note_access(&self, rule: AccessRule) -> Result<bool> {
-        self.engine.note_access(&self.node, rule)
+        self.engine.access_times().note_access(&self.node, rule)
     }
 
     fn may_be_refused(&self) -> bool {
-        self.write && self.engine.may_refuse(&self.node)
+        self.write && self.engine.refusals().may_refuse(&self.node)
     }
 
     fn check_refused(&self) -> Result<()> {
         match self.write {
-            true => self.engine.report_refused_at_close(&self.node, &self.told),
+            true => self
+                .engine
+                .refusals()
+                .report_refused_at_close(&self.node, &self.told),
             false => Ok(()),
         }
     }
@@ -335,7 +356,7 @@ impl FileHandle for Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        if let Err(error) = self.engine.close_node(&self.node, self.write) {
+        if let Err(error) = self.engine.content().close_node(&self.node, self.write) {
             tracing::warn!("closing inode {}: {error}", self.node.ino());
         }
     }

@@ -81,7 +81,7 @@ pub(crate) fn set_flags(
     ino: Ino,
     flags: InodeFlags,
 ) -> Result<()> {
-    let change = engine.write_guard()?;
+    let change = engine.namespace().write_guard()?;
     let node = change.node(table, ino)?;
     if !matches!(node.kind(), FileKind::File | FileKind::Directory) {
         let why = "only files and directories have flags";

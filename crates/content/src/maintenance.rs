@@ -11,34 +11,37 @@ use larder_object::{
 impl Maintenance<'_> {
     /// How full the database is.
     pub fn space(&self) -> Result<SpaceReport> {
-        self.database.whole()?.space_report()
+        self.database.whole()?.report().space_report()
     }
 
     /// How fragmented it is, counted from the extent maps. Cost: reads every map.
     pub fn frag(&self) -> Result<FragReport> {
-        self.database.whole()?.frag_report()
+        self.database.whole()?.report().frag_report()
     }
 
     /// Calls `visit` with every object that holds blocks and the places of its content in logical
     /// order, as committed. Cost: reads every map.
     pub fn layouts(&self, visit: &mut dyn FnMut(NodeId, &[Extent])) -> Result<()> {
         let mut visit_node = |store, ino, extents: &[Extent]| visit(NodeId { store, ino }, extents);
-        self.database.whole()?.for_each_layout(&mut visit_node)
+        self.database
+            .whole()?
+            .report()
+            .for_each_layout(&mut visit_node)
     }
 
     /// Counters of this moment, for all sessions. Cost: a scan of the extent rows.
     pub fn stats(&self) -> Result<StatsReport> {
-        self.database.whole()?.stats()
+        self.database.whole()?.report().stats()
     }
 
     /// What this session has in memory, and what it knows without asking the catalog. Cheap.
     pub fn gauges(&self) -> Result<Gauges> {
-        self.database.whole()?.gauges()
+        self.database.whole()?.report().gauges()
     }
 
     /// What is in use of every `cell_blocks` (≥ 1) blocks of 4 KiB, segment by segment.
     pub fn space_map(&self, cell_blocks: u64) -> Result<Vec<SegmentMap>> {
-        self.database.whole()?.space_map(cell_blocks)
+        self.database.whole()?.report().space_map(cell_blocks)
     }
 
     /// Moves content so that objects lie in one piece: all objects, or those `below` (files, or
@@ -53,7 +56,7 @@ impl Maintenance<'_> {
     ) -> Result<DefragReport> {
         let engine = self.database.whole()?;
         if below.is_empty() {
-            return engine.defrag(None, options, on_object);
+            return engine.compaction().defrag(None, options, on_object);
         }
         let mut files = Vec::new();
         for &node in below {
@@ -62,7 +65,7 @@ impl Maintenance<'_> {
         // A file with several names is one object.
         files.sort_unstable();
         files.dedup();
-        engine.defrag(Some(&files), options, on_object)
+        engine.compaction().defrag(Some(&files), options, on_object)
     }
 
     /// The regular files at or below `start`, each with the store whose table it is in.
@@ -109,19 +112,20 @@ impl Maintenance<'_> {
     ) -> Result<ShrinkReport> {
         self.database
             .whole()?
+            .segments()
             .shrink_segments(to_bytes, is_dry, progress)
     }
 
     /// One step of the compaction that the background makes when it is idle, within its credit; for
     /// programs, and tests, that open without a background.
     pub fn compact_step(&self) -> Result<CompactStep> {
-        self.database.whole()?.compact_step()
+        self.database.whole()?.compaction().compact_step()
     }
 
     /// Bytes that the background may move now: a part of what this session has written.
     pub fn compact_credit_bytes(&self) -> u64 {
         let engine = self.database.shared.shown.engine();
-        engine.map_or(0, |engine| engine.compact_credit_bytes())
+        engine.map_or(0, |engine| engine.compaction().compact_credit_bytes())
     }
 
     /// Proves that catalog and segments agree; with `read_content` also reads every block.
@@ -131,6 +135,9 @@ impl Maintenance<'_> {
         read_content: bool,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<CheckReport> {
-        self.database.whole()?.check(read_content, progress)
+        self.database
+            .whole()?
+            .report()
+            .check(read_content, progress)
     }
 }

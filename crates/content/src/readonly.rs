@@ -5,7 +5,7 @@ use crate::files::FilesReader;
 use crate::provider::{FileHandle, StoreProvider};
 use crate::types::{Caller, DirEntry, Metadata, NewNode, RenameMode, SetAttr, XattrMode};
 use larder_object::format::{Ino, Name};
-use larder_object::{AlignedBuf, Engine, Error, ErrorKind, Moment, Result, StoreRow};
+use larder_object::{AlignedBuf, Engine, Error, ErrorKind, Moment, Result, StoreRow, open_as_of};
 use std::sync::{Arc, OnceLock};
 
 /// What the name of the provider of a store of the past begins with; the name of a snapshot
@@ -49,7 +49,7 @@ impl ReadonlyProvider {
         let (store, table_store) = (row.store, row.table_store);
         let (name, moment) = (row.name.clone(), Moment::Snapshot(snapshot.to_owned()));
         let open = move || -> Result<Arc<dyn StoreProvider>> {
-            let past = (present.open_as_of(&moment))
+            let past = open_as_of(&present, &moment)
                 .map_err(|error| error.context(format!("store '{name}' shows a snapshot")))?;
             Ok(Arc::new(FilesReader::new(
                 Arc::new(past),

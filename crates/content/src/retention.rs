@@ -122,21 +122,31 @@ impl From<PruneReport> for Pruned {
 impl History<'_> {
     /// How long the past stays, of stores without a retention of their own.
     pub fn retention(&self) -> Result<Retention> {
-        Ok(self.database.whole()?.find_retentions()?.default)
+        Ok(self
+            .database
+            .whole()?
+            .retention()
+            .find_retentions()?
+            .default)
     }
 
     /// Sets how long the past stays, for all sessions at once, of stores without a retention of
     /// their own; what is older goes with the next commits. Off (0) forgets the past, unless a
     /// store keeps its own, and is refused while a snapshot or a reader of the past needs it.
     pub fn set_retention(&self, retention: Retention) -> Result<()> {
-        self.database.whole()?.set_retention(retention)
+        self.database.whole()?.retention().set_retention(retention)
     }
 
     /// How long the past of one store stays, by its name, where it has a retention of its own;
     /// `None`: it follows the database.
     pub fn store_retention(&self, store: &str) -> Result<Option<Retention>> {
         let store = self.database.find_store(store)?;
-        Ok(self.database.whole()?.find_retentions()?.own(store))
+        Ok(self
+            .database
+            .whole()?
+            .retention()
+            .find_retentions()?
+            .own(store))
     }
 
     /// Sets how long the past of one store stays, for all sessions at once; `None`: as long as that
@@ -148,13 +158,16 @@ impl History<'_> {
     /// kept afterwards while a snapshot needs it.
     pub fn set_store_retention(&self, store: &str, retention: Option<Retention>) -> Result<()> {
         let store = self.database.find_store(store)?;
-        self.database.whole()?.set_store_retention(store, retention)
+        self.database
+            .whole()?
+            .retention()
+            .set_store_retention(store, retention)
     }
 
     /// What the past takes, by store: just what [`History::prune`] of all of it would free. Cost:
     /// reads the rows of the history.
     pub fn report(&self) -> Result<HistoryReport> {
-        self.database.whole()?.history_report()
+        self.database.whole()?.retention().history_report()
     }
 
     /// Lets the past go, up to `cut`; with a policy after destroying the snapshots that it does not
@@ -179,7 +192,7 @@ impl History<'_> {
                 }
             }
         }
-        let report = engine.prune(&PruneOptions {
+        let report = engine.retention().prune(&PruneOptions {
             cut,
             destroys,
             is_dry,
@@ -193,7 +206,7 @@ impl History<'_> {
     /// what would go.
     pub fn prune_store(&self, store: &str, cut: PruneCut, is_dry: bool) -> Result<PruneReport> {
         let store = self.database.find_store(store)?;
-        self.database.whole()?.prune(&PruneOptions {
+        self.database.whole()?.retention().prune(&PruneOptions {
             cut,
             store: Some(store),
             destroys: Vec::new(),

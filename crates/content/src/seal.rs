@@ -61,7 +61,7 @@ impl Snapshots<'_> {
             .as_of(&Moment::Snapshot(snapshot.name.clone()))?;
         let mut parts = Parts::read(self.database, &past)?;
         loop {
-            let before = engine.seals()?;
+            let before = engine.history().seals()?;
             let newest = before.last();
             // Commits before an older seal's snapshot are its.
             let covered = before.iter().map(|seal| seal.seq).max();
@@ -78,9 +78,9 @@ impl Snapshots<'_> {
                 signature: None,
                 is_destroyed: false,
             };
-            seal.link = link_digest(&engine.database_id(), &seal);
+            seal.link = link_digest(&engine.history().database_id(), &seal);
             seal.signature = key.map(|key| (key.public_key().0, key.sign(&message(&seal.link))));
-            if engine.add_seal(&seal, &parts.all())? {
+            if engine.history().add_seal(&seal, &parts.all())? {
                 return Ok(SealReport {
                     seal,
                     file_count: parts.file_count,
@@ -94,7 +94,7 @@ impl Snapshots<'_> {
 
     /// All seals, oldest first.
     pub fn seals(&self) -> Result<Vec<SealRow>> {
-        self.database.whole()?.seals()
+        self.database.whole()?.history().seals()
     }
 
     fn find(&self, name: &str) -> Result<larder_object::SnapshotRow> {

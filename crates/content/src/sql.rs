@@ -139,9 +139,9 @@ impl SqlSession {
         match &self.transaction {
             Some(transaction) => {
                 let (_, active) = transaction.parts();
-                active.enter(|| active.engine().inspect_sql(sql, at))
+                active.enter(|| active.engine().sql().inspect_sql(sql, at))
             }
-            None => self.alone(|engine| engine.inspect_sql(sql, at)),
+            None => self.alone(|engine| engine.sql().inspect_sql(sql, at)),
         }
     }
 
@@ -166,16 +166,23 @@ impl SqlSession {
         }
         if !statement.uses_files {
             let done = self.alone(|engine| {
-                let done = with_rows(on_row, |on_row| engine.run_beside(sql, statement, on_row));
+                let done = with_rows(on_row, |on_row| {
+                    engine.sql().run_beside(sql, statement, on_row)
+                });
                 match &done {
                     // Files go with the rows, which takes a transaction.
-                    Err(error) if engine.is_cascade(sql, statement, error)? => Ok(None),
+                    Err(error) if engine.sql().is_cascade(sql, statement, error)? => Ok(None),
                     _ => done.map(Some),
                 }
             })?;
             if let Some(changed_count) = done {
                 // What it has seen is durable when it is done.
-                self.database.shared.shown.engine()?.settle_flushes()?;
+                self.database
+                    .shared
+                    .shown
+                    .engine()?
+                    .commits()
+                    .settle_flushes()?;
                 return Ok(changed_count);
             }
         }
@@ -263,7 +270,10 @@ impl SqlSession {
             // SQLite says what is wrong.
             _ => self.alone(|engine| {
                 let nobody = &mut |_| Ok(());
-                with_rows(nobody, |on_row| engine.run_beside(sql, statement, on_row)).map(drop)
+                with_rows(nobody, |on_row| {
+                    engine.sql().run_beside(sql, statement, on_row)
+                })
+                .map(drop)
             }),
         }
     }

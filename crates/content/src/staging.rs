@@ -8,8 +8,8 @@
 //!
 //! The handle is kept until the transaction has ended: to close it is a change of the session's,
 //! which would wait for the writer lock that the transaction has. Before the transaction expects
-//! the file it has no writer lock (nobody can take it meanwhile, `Engine::begin_staging`), so what
-//! fails until then leaves nothing behind.
+//! the file it has no writer lock (nobody can take it meanwhile,
+//! `EngineShortTransaction::begin_staging`), so what fails until then leaves nothing behind.
 
 use crate::active_transaction::lock;
 use crate::database::Database;
@@ -42,7 +42,7 @@ impl Transaction {
         let mut filled = fill(&mut buffer[..STAGED_FROM + 1], content)?;
         let (view, active) = self.parts();
         let staging = match filled > STAGED_FROM {
-            true => active.between(|| active.engine().begin_staging())?,
+            true => active.between(|| active.engine().short_transaction().begin_staging())?,
             false => None,
         };
         let is_staged = staging.is_some();
@@ -69,7 +69,12 @@ impl Transaction {
         drop(staging);
         if is_staged {
             let table = view.table_of(node.store);
-            active.enter(|| active.engine().expect_name(table, node.ino))?;
+            active.enter(|| {
+                active
+                    .engine()
+                    .short_transaction()
+                    .expect_name(table, node.ino)
+            })?;
         }
         let before = self.savepoint()?;
         let named = || {

@@ -353,7 +353,10 @@ impl Stores<'_> {
                     Moment::Snapshot(name) => name,
                     moment => {
                         is_own = true;
-                        engine.snapshot_moment(&own_snapshot(name), &moment)?.name
+                        engine
+                            .past()
+                            .snapshot_moment(&own_snapshot(name), &moment)?
+                            .name
                     }
                 };
                 provider = format!("{AS_OF}{snapshot}");
@@ -366,12 +369,15 @@ impl Stores<'_> {
                 self.database.require_free(parent, &entry, &mount)?;
                 let owner = Caller::current();
                 self.database.enter(|engine| {
-                    engine.create_store(name, &provider, &mount, shows, 0o755, owner.uid, owner.gid)
+                    engine
+                        .namespace()
+                        .create_store(name, &provider, &mount, shows, 0o755, owner.uid, owner.gid)
                 })
             });
         if made.is_err() && is_own {
             self.database
                 .whole()?
+                .past()
                 .destroy_snapshot(&own_snapshot(name))?;
         }
         let row = made?;
@@ -391,7 +397,7 @@ impl Stores<'_> {
     /// Destroys a store with all its files and rows. `main` stays.
     pub fn destroy(&self, name: &str) -> Result<()> {
         let store = self.database.find_store(name)?;
-        self.database.whole()?.destroy_store(store)?;
+        self.database.whole()?.namespace().destroy_store(store)?;
         self.database.reload_stores()
     }
 
@@ -427,7 +433,7 @@ impl Stores<'_> {
             self.database.require_free(host, &entry, mount)?;
         }
         self.database
-            .enter(|engine| engine.set_store(store, provider, mount))?;
+            .enter(|engine| engine.namespace().set_store(store, provider, mount))?;
         self.database.note_stores();
         self.database.reload_stores()
     }
@@ -444,6 +450,6 @@ impl Stores<'_> {
     pub fn set_save_keeps(&self, name: &str, keeps: bool) -> Result<()> {
         let store = self.database.find_store(name)?;
         self.database
-            .enter(|engine| engine.set_save_keeps(store, keeps))
+            .enter(|engine| engine.namespace().set_save_keeps(store, keeps))
     }
 }

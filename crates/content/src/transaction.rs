@@ -30,7 +30,9 @@ use crate::readonly::{AS_OF, ReadonlyProvider};
 use crate::rooms::Transactions;
 use crate::sql::{self, SqlResult};
 use crate::stores::{KnownStores, MountedStore};
-use larder_object::{Engine, Error, ErrorKind, Result, Savepoint, SqlValue, StoreRow, View};
+use larder_object::{
+    Engine, Error, ErrorKind, Result, Savepoint, SqlValue, StoreRow, View, enter_writers,
+};
 use std::ops::Deref;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -102,16 +104,16 @@ impl Transactions<'_> {
             ));
         }
         let engine = self.database.shared.shown.engine()?;
-        if let Err(error) = engine.expire_early_if_missed(options.is_immediate) {
+        if let Err(error) = engine.expiry().expire_early_if_missed(options.is_immediate) {
             tracing::warn!("no space is made for transactions: {error}"); // It may need none.
         }
         self.database.look_into_snapshots();
         // First a place, then the engine: the last one to have it has just given back one that
         // knows the present.
-        let ticket = (options.is_immediate).then(|| engine.enter_writers());
+        let ticket = (options.is_immediate).then(|| enter_writers(engine));
         let engine = pool.take(engine)?;
         if let Some(ticket) = ticket {
-            engine.use_ticket(ticket)?;
+            engine.short_transaction().use_ticket(ticket)?;
         }
         let active = ActiveTransaction::new(
             engine,
@@ -162,7 +164,13 @@ impl Transactions<'_> {
                 ..TransactionOptions::default()
             };
             let transaction = self.begin_with(&options)?;
-            let since = self.database.shared.shown.engine()?.early_expiries();
+            let since = self
+                .database
+                .shared
+                .shown
+                .engine()?
+                .expiry()
+                .early_expiries();
             let outcome = body(&transaction).and_then(|value| {
                 transaction.commit()?;
                 Ok(value)
@@ -177,6 +185,7 @@ impl Transactions<'_> {
                         && self
                             .database
                             .whole()?
+                            .expiry()
                             .expire_early_again(tries - 1, since)? => {}
                 outcome => return outcome,
             }
@@ -285,20 +294,29 @@ impl Transaction {
 
     /// A moment to go back to.
     pub fn savepoint(&self) -> Result<Savepoint> {
-        self.active.enter(|| self.active.engine().set_savepoint())
+        self.active
+            .enter(|| self.active.engine().short_transaction().set_savepoint())
     }
 
     /// Takes back everything since the savepoint, which stays; later ones are gone. Handles stay
     /// open. [`ErrorKind::InvalidInput`] when it is gone itself.
     pub fn roll_back_to(&self, savepoint: Savepoint) -> Result<()> {
-        self.active
-            .enter(|| self.active.engine().roll_back_to(savepoint))
+        self.active.enter(|| {
+            self.active
+                .engine()
+                .short_transaction()
+                .roll_back_to(savepoint)
+        })
     }
 
     /// Forgets the savepoint and later ones; what was done since stays.
     pub fn release(&self, savepoint: Savepoint) -> Result<()> {
-        self.active
-            .enter(|| self.active.engine().release_savepoint(savepoint))
+        self.active.enter(|| {
+            self.active
+                .engine()
+                .short_transaction()
+                .release_savepoint(savepoint)
+        })
     }
 
     /// Commits, durably; handles of the transaction are closed. Then everything is seen through the

@@ -160,11 +160,15 @@ impl Xattrs {
         }
         if let Some(column) = self.reader.column_of(name)? {
             let check = |has_it| require_mode(mode, has_it, name);
-            return self
-                .engine
-                .set_user_column(self.table, ino, column, Some(value), check);
+            return self.engine.namespace().set_user_column(
+                self.table,
+                ino,
+                column,
+                Some(value),
+                check,
+            );
         }
-        let change = self.engine.write_guard()?;
+        let change = self.engine.namespace().write_guard()?;
         let node = change.node(self.table, ino)?;
         require_free(&change.row(&node)?)?;
         let has_it = change.find_xattr(&node, name)?.is_some();
@@ -244,9 +248,10 @@ impl Xattrs {
             };
             return self
                 .engine
+                .namespace()
                 .set_user_column(self.table, ino, column, None, check);
         }
-        let change = self.engine.write_guard()?;
+        let change = self.engine.namespace().write_guard()?;
         let node = change.node(self.table, ino)?;
         require_free(&change.row(&node)?)?;
         if change.find_xattr(&node, name)?.is_none() {

@@ -1,13 +1,14 @@
-//! An open database: its parts, its locks, and how operations begin and end.
+//! An open database: its state, its parts, its locks, and how operations begin and end.
 //!
-//! It has a part of every room: what the room's own file says. What an engine does with a part
-//! stands in the files of the room; here is only what has to do with all of them, in `engine/`
-//! opening, the background, and what others commit.
+//! It has state of every room, as the room's own file says. What is done with that stands in the
+//! files of the room, as methods of the engine's *parts*: references to it, one per role. Here is
+//! only what has to do with all of them, in `engine/` opening, the background, and what others
+//! commit.
 
 mod background;
 mod company;
 mod invalidation;
-mod open;
+pub(crate) mod open;
 mod stores;
 pub(crate) mod tuning;
 
@@ -24,19 +25,21 @@ use crate::view::{ReadSet, Shown, View};
 use crate::write::{AccessTimes, Asides, Claims, Nameless, Rules};
 use crate::{Error, ErrorKind, Result};
 use larder_catalog::Catalog;
-use larder_space::format::limits::BLOCK_BYTES;
 use larder_space::format::{CommitSeq, SegmentIndex, StoreId};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{
+    Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
+};
 use std::thread::JoinHandle;
 
 /// No schema has this version: SQLite counts from 0.
 pub(crate) const NO_SCHEMA: i64 = i64::MIN;
 
 /// A view of the present through which files are changed: of the session itself, or of a
-/// transaction beside it. It can do all that a [`View`] can.
+/// transaction beside it. It can do all that a [`View`] can; what else it does is a method of one
+/// of its parts, as `engine.content().write(…)`.
 pub struct Engine {
     pub(crate) view: View,
     pub(crate) writer_lock: WriterLock,
@@ -187,7 +190,7 @@ impl Engine {
                 if let Err(error) = self.catalog.transaction().roll_back() {
                     tracing::warn!("the end of a transaction: {error}");
                 }
-                self.forget_ino_ends();
+                self.workspace().forget_ino_ends();
             } else if !self.is_closed.load(Ordering::SeqCst) {
                 let why = self.stopped.get().map_or("", String::as_str);
                 self.session.liveness.stops(why);
@@ -200,19 +203,16 @@ impl Engine {
         }
     }
 
-    /// Whether [`Engine::close`] has begun.
-    pub(crate) fn is_closing(&self) -> bool {
-        self.is_closed.load(Ordering::SeqCst)
-    }
-
     /// Joins the users of the writer lock; `self.writer_lock.end()` must follow (or use
     /// [`Engine::edit`]).
     pub(crate) fn begin(&self) -> Result<()> {
         self.check_running()?;
         self.require_writable()?;
         self.session.announce_writer()?;
-        self.queue_as_writer()?;
-        self.begin_writing().inspect_err(|_| self.leave_writers())
+        self.short_transaction().queue_as_writer()?;
+        self.short_transaction()
+            .begin_writing()
+            .inspect_err(|_| self.short_transaction().leave_writers())
     }
 
     /// Begins a change of content.
@@ -232,10 +232,10 @@ impl Engine {
     /// The same for who changes nothing.
     pub(crate) fn alone_to_look(&self) -> Result<Alone<'_>> {
         self.check_running()?;
-        self.queue_as_writer()?;
+        self.short_transaction().queue_as_writer()?;
         self.writer_lock
-            .begin_exclusive(|| self.refresh_locked())
-            .inspect_err(|_| self.leave_writers())?;
+            .begin_exclusive(|| self.sessions().refresh_locked())
+            .inspect_err(|_| self.short_transaction().leave_writers())?;
         Ok(Alone { engine: self })
     }
 
@@ -251,20 +251,8 @@ impl Engine {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Opens the segments that the catalog names and that are not open yet; lets the others learn
-    /// how long another session has made them. With the writer lock that is the truth.
-    pub(crate) fn open_segments(&self) -> Result<()> {
-        if self.look_at_segments()? {
-            // Blocks are gone: the free set is read anew before it is used (RESERVE-1).
-            self.free_space().forget();
-        }
-        Ok(())
-    }
-
-    /// Bytes that content may take at most.
-    pub(crate) fn capacity_blocks(&self) -> Option<u64> {
-        (self.session.info.capacity_bytes > 0)
-            .then_some(self.session.info.capacity_bytes / BLOCK_BYTES)
+    pub(crate) fn free_space(&self) -> MutexGuard<'_, FreeSpace> {
+        lock(&self.free_space)
     }
 }
 
@@ -282,6 +270,92 @@ impl Drop for Engine {
             tracing::error!("closing {}: {error}", self.session.path.display());
         }
     }
+}
+
+/// A part of the engine is a reference to it, and leads to all that the engine has, the other parts
+/// too. A method that lends something of the engine's lends it for `'e`.
+macro_rules! parts {
+    ($($(#[$doc:meta])* $vis:vis $name:ident $part:ident)*) => {
+        $(
+            $(#[$doc])*
+            #[derive(Clone, Copy)]
+            $vis struct $part<'e> {
+                pub(crate) engine: &'e Engine,
+            }
+
+            impl Deref for $part<'_> {
+                type Target = Engine;
+
+                fn deref(&self) -> &Engine {
+                    self.engine
+                }
+            }
+        )*
+
+        impl Engine {
+            $(
+                $(#[$doc])*
+                $vis fn $name(&self) -> $part<'_> {
+                    $part { engine: self }
+                }
+            )*
+        }
+    };
+}
+
+parts! {
+    /// Changes of content, as a whole or in blocks.
+    pub content EngineContent
+    /// Content as a list of pieces, of which some are inserted, deleted and moved.
+    pub fragments EngineFragments
+    /// Content in memory: who may take it, and when an object is complete enough to be placed.
+    pub(crate) delayed_allocation EngineDelayedAllocation
+    /// Changes of names and attributes, and of stores.
+    pub namespace EngineNamespace
+    /// Inodes without a name, until nobody has them open.
+    pub orphans EngineOrphans
+    /// When files were read.
+    pub access_times EngineAccessTimes
+    /// What the user's rules accept.
+    pub(crate) rules EngineRules
+    /// The group commit, and how long the catalog's log becomes by it.
+    pub commits EngineCommits
+    /// Where a commit places content, and writing it.
+    pub(crate) placement EnginePlacement
+    /// Small overwrites in place, and the pre-images that are kept of what they overwrite.
+    pub(crate) redo EngineRedo
+    /// What the user's rules refuse in a commit, and keeping it until somebody decides.
+    pub refusals EngineRefusals
+    /// Free space, reservations of it, and what the host has left.
+    pub(crate) space EngineSpace
+    /// Segments as they grow and shrink.
+    pub segments EngineSegments
+    /// Moves of content that join fragments and holes.
+    pub compaction EngineCompaction
+    /// Blocks of several objects.
+    pub sharing EngineSharing
+    /// What is kept of the past: of inodes, of tables, seals, and the feed of changes.
+    pub history EngineHistory
+    /// Moments of the past, and snapshots.
+    pub past EnginePast
+    /// How long history is kept, and giving it up on somebody's word.
+    pub retention EngineRetention
+    /// How much of the history may go, and what goes early when space is short.
+    pub expiry EngineExpiry
+    /// The short transaction that the engine serves.
+    pub short_transaction EngineShortTransaction
+    /// The workspace of a long transaction.
+    pub(crate) workspace EngineWorkspace
+    /// SQL of users.
+    pub sql EngineSql
+    /// The connection of another program.
+    pub client EngineClient
+    /// What a database takes, and whether it is sound: df, frag, stats, check.
+    pub report EngineReport
+    /// What runs beside the callers.
+    pub(crate) background EngineBackground
+    /// Other sessions: that they are there, what they pin, and what they commit.
+    pub sessions EngineSessions
 }
 
 /// A change under way: a user of the writer lock.

@@ -43,10 +43,15 @@ mod write;
 
 pub use commit::Told;
 pub use commit::refused_content::{RefusedFile, drop_refused, list_refused, open_refused};
-pub use engine::Engine;
 pub use engine::tuning::gather_bytes_default;
+pub use engine::{
+    Engine, EngineAccessTimes, EngineClient, EngineCommits, EngineCompaction, EngineContent,
+    EngineExpiry, EngineFragments, EngineHistory, EngineNamespace, EngineOrphans, EnginePast,
+    EngineRefusals, EngineReport, EngineRetention, EngineSegments, EngineSessions, EngineSharing,
+    EngineShortTransaction, EngineSql,
+};
 pub use error::{Error, ErrorKind, Result};
-pub use history::as_of::AsOf;
+pub use history::as_of::{AsOf, open_as_of};
 pub use history::attribution::act_for;
 pub use history::retention::prune::{
     HistoryReport, PruneCut, PruneOptions, PruneReport, StoreHistory, StoreRetention,
@@ -84,12 +89,12 @@ pub use session::readonly::Readonly;
 pub use space::defrag::CompactStep;
 pub use space::{DefragObject, DefragOptions, DefragReport, ShrinkReport};
 pub use txn::Savepoint;
-pub use txn::client::require_other_thread;
+pub use txn::client::{open_client, require_other_thread};
 pub use txn::long::{
     TransactionInfo, TransactionOutcome, TransactionOwner, abort_transaction, begin_transaction,
     commit_transaction, list_transactions,
 };
-pub use txn::short::{Ended, Staging, WriterTicket};
+pub use txn::short::{Ended, Staging, WriterTicket, enter_writers, open_private};
 pub use upgrade::{UpgradeReport, upgrade};
 pub use view::node::Node;
 pub use view::{ForeignChange, ForeignObserver, View};

@@ -90,7 +90,7 @@ pub trait Keeper: Send + Sync {
     /// Whether it knows the inode.
     fn knows(&self, store: StoreId, ino: Ino) -> bool;
 
-    /// The same; if so, [`crate::Engine::let_go`] follows once it knows it no more.
+    /// The same; if so, [`crate::EngineOrphans::let_go`] follows once it knows it no more.
     /// `by_others`: another session took the last name, by which it may still know it.
     fn keep(&self, store: StoreId, ino: Ino, by_others: bool) -> bool;
 }

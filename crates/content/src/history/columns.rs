@@ -66,7 +66,7 @@ pub(crate) fn give_columns(
     let mut reports = Vec::new();
     for (store, pairs) in stores {
         let shown = source.shared.shown.view();
-        let Some(columns) = transaction.enter(|own| own.columns_in(shown, store))? else {
+        let Some(columns) = transaction.enter(|own| own.history().columns_in(shown, store))? else {
             continue;
         };
         let (copies, back): (Vec<_>, Vec<_>) = match columns.unique_columns.is_empty() {
@@ -151,7 +151,7 @@ impl Transaction {
             }
         }
         self.enter(|engine| {
-            let change = engine.write_guard()?;
+            let change = engine.namespace().write_guard()?;
             for (store, ino, id) in ids {
                 change.set_file_id(&change.node(store, ino)?, id)?;
             }

@@ -142,7 +142,7 @@ impl History<'_> {
         visit: &mut dyn FnMut(LogCommit) -> ControlFlow<()>,
     ) -> Result<()> {
         let engine = self.database.whole()?;
-        let (subject, mut road) = engine.read_history(|reader| {
+        let (subject, mut road) = engine.history().read_history(|reader| {
             let subject = match path {
                 None => Subject::All,
                 Some(path) => self.find_subject(reader, path)?,
@@ -153,7 +153,7 @@ impl History<'_> {
         let mut is_end = false;
         while left > 0 && !is_end {
             let mut told: Vec<LogCommit> = Vec::new();
-            engine.read_history(|reader| {
+            engine.history().read_history(|reader| {
                 let mut log = Log::new(self.database, reader, subject.clone());
                 let mut change_count = 0;
                 while (told.len() as u64) < left && change_count < TOLD_MAX {

@@ -57,8 +57,11 @@ impl History<'_> {
             }
             (true, true) => {
                 self.require_exchangeable((one_node.store, path), (other_node.store, other))?;
-                self.database
-                    .enter(|engine| engine.exchange_mounts(one_node.store, other_node.store))?;
+                self.database.enter(|engine| {
+                    engine
+                        .namespace()
+                        .exchange_mounts(one_node.store, other_node.store)
+                })?;
                 self.database.note_stores();
                 Ok(())
             }

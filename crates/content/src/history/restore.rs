@@ -71,7 +71,7 @@ impl History<'_> {
         if options.to.is_some() && !options.is_dry {
             // Before the transaction, which cannot: beside the originals what is in place can be
             // shared.
-            self.database.whole()?.settle_content()?;
+            self.database.whole()?.sharing().settle_content()?;
         }
         let transaction = self
             .database

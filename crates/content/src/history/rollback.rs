@@ -87,21 +87,21 @@ impl History<'_> {
         is_dry: bool,
     ) -> Result<RollbackReport> {
         let engine = self.database.whole()?;
-        engine.refuse_beside_long_transactions()?;
+        engine.history().refuse_beside_long_transactions()?;
         // What plain SQL has changed gets a commit, so that this state can be gone back to.
         drop(self.database.as_of(&Moment::At(self.database.now_ns()))?);
         let past = self.database.as_of(moment)?;
         let mut tries = 0;
         loop {
             tries += 1;
-            let since = engine.early_expiries();
+            let since = engine.expiry().early_expiries();
             match self.try_rollback(&past, path, is_dry) {
                 // History gives way, twice as much each time; not what is gone back to, which is
                 // open.
                 Err(error)
                     if error.kind() == ErrorKind::NoSpace
                         && tries < TRIES_MAX
-                        && engine.expire_early_again(tries - 1, since)? => {}
+                        && engine.expiry().expire_early_again(tries - 1, since)? => {}
                 outcome => return outcome,
             }
         }
@@ -127,7 +127,10 @@ impl History<'_> {
                 is_immediate: !is_dry,
                 writer_lock_max: WRITER_LOCK_MAX,
             })?;
-        self.database.whole()?.refuse_beside_long_transactions()?;
+        self.database
+            .whole()?
+            .history()
+            .refuse_beside_long_transactions()?;
         let report = past.shared.shown.view().read_history(|reader| {
             let mut rollback = Rollback::find((past, &transaction), reader, &scope)?;
             rollback.report.left = scope.left.clone();
@@ -413,7 +416,7 @@ impl<'d> Rollback<'d> {
     fn revive(&mut self, engine: &Engine) -> Result<()> {
         let past = self.past.shared.shown.view();
         for batch in self.work.chunks_mut(BATCH) {
-            let change = engine.write_guard()?;
+            let change = engine.namespace().write_guard()?;
             for work in batch {
                 let (Some(was), None) = (&work.was, &work.is) else {
                     continue;
@@ -444,7 +447,7 @@ impl<'d> Rollback<'d> {
         }
         let mut others = Vec::new();
         for batch in self.work.chunks(BATCH) {
-            let change = engine.write_guard()?;
+            let change = engine.namespace().write_guard()?;
             for work in batch.iter().filter(|work| work.was.is_some()) {
                 let Some(id) = reader.file_id(work.store, work.ino, then)? else {
                     continue;
@@ -459,7 +462,7 @@ impl<'d> Rollback<'d> {
             change.commit()?;
         }
         for batch in others.chunks(BATCH) {
-            let change = engine.write_guard()?;
+            let change = engine.namespace().write_guard()?;
             for &(store, ino, id) in batch {
                 change.set_file_id(&change.node(store, ino)?, id)?;
             }
@@ -472,7 +475,7 @@ impl<'d> Rollback<'d> {
         // Names away first: another inode may have had them.
         for is_back in [false, true] {
             for batch in self.work.chunks_mut(BATCH) {
-                let change = engine.write_guard()?;
+                let change = engine.namespace().write_guard()?;
                 for work in batch {
                     let (one, other) = match is_back {
                         true => (&work.was, &work.is),
@@ -500,7 +503,7 @@ impl<'d> Rollback<'d> {
         let was = past.look().node(store, ino)?;
         let engine = self.engine()?;
         let node = engine.look().node(store, ino)?;
-        engine.open_node(&node, true)?;
+        engine.content().open_node(&node, true)?;
         copy_differences(
             &PastHandle::new(Arc::clone(past), store, was),
             &Handle::new(Arc::clone(engine), store, node, true),
@@ -561,7 +564,7 @@ impl<'d> Rollback<'d> {
         let past = self.past.shared.shown.view();
         transaction.enter(|engine| {
             for batch in self.work.chunks_mut(BATCH) {
-                let change = engine.write_guard()?;
+                let change = engine.namespace().write_guard()?;
                 for work in batch.iter().filter(|work| work.was.is_none()) {
                     change.let_go(&change.node(work.store, work.ino)?)?;
                     self.report.removed_count += 1;
@@ -569,7 +572,7 @@ impl<'d> Rollback<'d> {
                 change.commit()?;
             }
             for batch in self.work.chunks_mut(BATCH) {
-                let change = engine.write_guard()?;
+                let change = engine.namespace().write_guard()?;
                 for work in batch {
                     let Some(was) = &work.was else { continue };
                     work.is_changed |= set_xattrs(past, &change, (work.store, work.ino))?;

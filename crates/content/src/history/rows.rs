@@ -41,12 +41,12 @@ impl Sql<'_> {
     /// for another table of larder, a view, more than 63 columns, and a database without history;
     /// [`ErrorKind::NotFound`]. Cost: one row per row that is superseded, about 10 µs.
     pub fn track_table(&self, table: &str) -> Result<()> {
-        self.database.whole()?.track_table(table, true)
+        self.database.whole()?.history().track_table(table, true)
     }
 
     /// Ends that. What was kept can be read no more.
     pub fn untrack_table(&self, table: &str) -> Result<()> {
-        self.database.whole()?.track_table(table, false)
+        self.database.whole()?.history().track_table(table, false)
     }
 
     /// The tables whose rows have a past, by name.
@@ -89,7 +89,7 @@ impl Transaction {
             let why = "rows are read as of another moment of the same database";
             return Err(Error::new(ErrorKind::InvalidInput, why));
         }
-        self.enter(|engine| engine.past_rows(past.shared.shown.view(), table))
+        self.enter(|engine| engine.history().past_rows(past.shared.shown.view(), table))
     }
 
     /// Restores rows. A constraint may refuse what stands in their way, such as two that exchanged
@@ -115,7 +115,7 @@ impl Transaction {
             table: rows.table.clone(),
             ..RowsReport::default()
         };
-        let newest = self.enter(|engine| engine.newest_record())?;
+        let newest = self.enter(|engine| engine.history().newest_record())?;
         for step in rows.restore(&source, exact) {
             if step.change == RowsChange::Conflict {
                 if counted(&self.sql(&step.count, &parameters)?) > 0 {
@@ -137,7 +137,7 @@ impl Transaction {
         }
         let changed_count = report.deleted_count + report.updated_count + report.inserted_count;
         if !is_dry && changed_count > 0 {
-            self.enter(|engine| engine.mark_restored(&rows, newest))?;
+            self.enter(|engine| engine.history().mark_restored(&rows, newest))?;
         }
         Ok(report)
     }

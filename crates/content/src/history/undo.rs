@@ -53,7 +53,7 @@ impl History<'_> {
     /// of all stores, and what is taken back.
     pub fn undo(&self, seq: u64, is_dry: bool) -> Result<UndoReport> {
         let engine = self.database.whole()?;
-        let (before, found) = engine.read_history(|reader| {
+        let (before, found) = engine.history().read_history(|reader| {
             let begins = reader.begins()?.0;
             if seq <= begins.0 {
                 return Err(Error::new(

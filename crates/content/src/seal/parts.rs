@@ -148,7 +148,10 @@ pub(crate) fn table_part(
         entry_count += 1;
     };
     let engine = present.shared.shown.engine()?;
-    let columns = engine.for_each_past_row(past.shared.shown.view(), name, columns, &mut visit)?;
+    let columns =
+        engine
+            .history()
+            .for_each_past_row(past.shared.shown.view(), name, columns, &mut visit)?;
     Ok(SealedPart {
         kind: SealedKind::Table,
         store: 0,
@@ -199,21 +202,24 @@ pub(crate) fn history_parts(
             });
         }
     };
-    let begins = (present.shared.shown.engine()?).for_each_kept(after, upto, &mut |row| {
-        let (hasher, count) = open
-            .entry(row.owner)
-            .or_insert_with(|| (Hasher::new("history"), 0));
-        hasher.bytes(row.bytes);
-        *count += 1;
-        last = row.until;
-        if row.owner == MOMENTS {
-            commits += 1;
-            if commits % COMMITS == 0 {
-                close(&mut open, from, last);
-                from = last;
-            }
-        }
-    })?;
+    let begins =
+        (present.shared.shown.engine()?)
+            .history()
+            .for_each_kept(after, upto, &mut |row| {
+                let (hasher, count) = open
+                    .entry(row.owner)
+                    .or_insert_with(|| (Hasher::new("history"), 0));
+                hasher.bytes(row.bytes);
+                *count += 1;
+                last = row.until;
+                if row.owner == MOMENTS {
+                    commits += 1;
+                    if commits % COMMITS == 0 {
+                        close(&mut open, from, last);
+                        from = last;
+                    }
+                }
+            })?;
     close(&mut open, from, last);
     // What was pruned before is of no seal.
     let first = parts.iter().map(|part| part.from).min();

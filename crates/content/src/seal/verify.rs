@@ -102,7 +102,7 @@ impl Snapshots<'_> {
     /// of each. Errors: [`ErrorKind::NotFound`]: there is no seal of this snapshot, or none at all.
     pub fn verify(&self, options: &VerifyOptions) -> Result<VerifyReport> {
         let engine = self.database.whole()?;
-        let all = engine.seals()?;
+        let all = engine.history().seals()?;
         let asked: Vec<&SealRow> = match &options.snapshot {
             None => all.iter().collect(),
             Some(name) => {
@@ -120,7 +120,7 @@ impl Snapshots<'_> {
                 format!("{what}; 'larder snapshot seal' seals one"),
             ));
         }
-        let mut chain = check_chain(&engine.database_id(), &all);
+        let mut chain = check_chain(&engine.history().database_id(), &all);
         if let Some(expected) = options.expected
             && !all.iter().any(|seal| seal.link == expected)
         {
@@ -276,7 +276,7 @@ struct Work<'w> {
 impl Work<'_> {
     fn sealed(&self, kind: SealedKind) -> Result<Vec<SealedPart>> {
         let engine = self.present.shared.shown.engine()?;
-        engine.sealed_parts(self.seal, kind)
+        engine.history().sealed_parts(self.seal, kind)
     }
 
     fn compare_stores(&mut self) -> Result<()> {
@@ -302,7 +302,9 @@ impl Work<'_> {
             let findings = &mut self.findings;
             let found = tree.digest(&mut |tree, done| {
                 let engine = present.shared.shown.engine()?;
-                let known = engine.sealed_directory(seal, store.0.into(), done.ino.0)?;
+                let known = engine
+                    .history()
+                    .sealed_directory(seal, store.0.into(), done.ino.0)?;
                 if let Some(known) = known
                     && (known.digest, &known.hints) != (done.digest, &done.hints)
                 {
@@ -411,7 +413,9 @@ impl Work<'_> {
         };
         let past = self.past.shared.shown.view();
         let engine = self.present.shared.shown.engine()?;
-        engine.for_each_past_row(past, table, Some(&part.columns), &mut visit)?;
+        engine
+            .history()
+            .for_each_past_row(past, table, Some(&part.columns), &mut visit)?;
         let missing: usize = rows.values().map(Vec::len).sum();
         if missing > 0 {
             findings.add(finding(format!(

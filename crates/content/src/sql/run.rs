@@ -37,7 +37,7 @@ pub(crate) fn run_text(
 ) -> Result<SqlResult> {
     let mut result = SqlResult::default();
     let mut at = 0;
-    while let Some(statement) = engine.inspect_sql(sql, at)? {
+    while let Some(statement) = engine.sql().inspect_sql(sql, at)? {
         if at > 0 && !parameters.is_empty() {
             let why = "parameters go with one statement; run the others by calls of their own";
             return Err(Error::new(ErrorKind::Sql, why));
@@ -65,7 +65,9 @@ pub(super) fn run_one(
     let mut run = || {
         let lent = Arc::clone(&files) as _;
         let done = with_rows(on_row, |on_row| {
-            engine.run_in_transaction(sql, statement, parameters, lent, on_row)
+            engine
+                .sql()
+                .run_in_transaction(sql, statement, parameters, lent, on_row)
         });
         // SQLite passes on only what its functions say, not what kind of failure it is.
         done.map_err(|error| files.take_failure().unwrap_or(error))
@@ -78,9 +80,11 @@ pub(super) fn run_one(
         });
     }
     match run() {
-        Err(error) if engine.is_cascade(sql, statement, &error)? => as_step(engine, || {
+        Err(error) if engine.sql().is_cascade(sql, statement, &error)? => as_step(engine, || {
             let lent = Arc::clone(&files) as _;
-            let names = engine.detach_cascades(sql, statement, parameters, lent)?;
+            let names = engine
+                .sql()
+                .detach_cascades(sql, statement, parameters, lent)?;
             let changed_count = run()?;
             files.remove(names)?;
             Ok(changed_count)
@@ -91,13 +95,13 @@ pub(super) fn run_one(
 
 /// Runs `work` as a whole or not at all (`CONTENT-8`).
 pub(super) fn as_step<T>(engine: &Engine, work: impl FnOnce() -> Result<T>) -> Result<T> {
-    engine.lock_writer()?;
-    let before = engine.set_savepoint()?;
+    engine.short_transaction().lock_writer()?;
+    let before = engine.short_transaction().set_savepoint()?;
     let done = work();
     if done.is_err() {
-        engine.roll_back_to(before)?; // CONTENT-8
+        engine.short_transaction().roll_back_to(before)?; // CONTENT-8
     }
-    engine.release_savepoint(before)?;
+    engine.short_transaction().release_savepoint(before)?;
     done
 }
 

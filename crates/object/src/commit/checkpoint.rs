@@ -16,7 +16,7 @@
 //!   away. With the writer lock it waits for who reads the log, too. (Where nobody commits, one
 //!   that idles need not give the writer lock up for it, up to [`WAL_BYTES_MAX`].)
 
-use crate::engine::{Edit, Engine, lock};
+use crate::engine::{Edit, EngineCommits, lock};
 use crate::session::log_growth::WAL_BYTES_STEP;
 use crate::space::host_reserve::WAL_BYTES_PASSIVE;
 use crate::{ErrorKind, Result};
@@ -54,7 +54,7 @@ const WAIT_DOUBLINGS_MAX: u64 = 5;
 /// gives up.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-impl Engine {
+impl EngineCommits<'_> {
     /// Looks after the log, after a commit; behind a step that has left something it is copied.
     pub(crate) fn checkpoint(&self, set: &ChangeSet, has_more: bool) -> Result<()> {
         if has_more {
@@ -73,14 +73,17 @@ impl Engine {
         }
         self.unlogged_rows.store(0, Ordering::Relaxed);
         // Who only removes something asks for no space.
-        self.look_at_host()?;
+        self.space().look_at_host()?;
         let is_wanted = self.is_checkpoint_wanted.load(Ordering::SeqCst);
         // The file's length is not kept from us by who copies it.
-        if is_wanted && !self.has_little_space() && self.catalog.wal_bytes()? <= WAL_BYTES_MAX {
+        if is_wanted
+            && !self.space().has_little_space()
+            && self.catalog.wal_bytes()? <= WAL_BYTES_MAX
+        {
             return Ok(());
         }
         let wal = self.catalog.log_use()?.pending_bytes;
-        let (passive, max) = match self.has_little_space() {
+        let (passive, max) = match self.space().has_little_space() {
             true => (WAL_BYTES_PASSIVE_LITTLE, WAL_BYTES_MAX_LITTLE), // HOST-2
             false => (WAL_BYTES_PASSIVE, WAL_BYTES_MAX),
         };
@@ -152,7 +155,7 @@ impl Engine {
                 break;
             }
         }
-        let has_little = self.has_little_space();
+        let has_little = self.space().has_little_space();
         let max = if has_little {
             WAL_BYTES_MAX_LITTLE
         } else {
@@ -198,14 +201,18 @@ impl Engine {
     /// which idles is rolled back for.
     fn try_writer_lock(&self, wait_max: Option<Duration>) -> Result<bool> {
         if let Some(wait_max) = wait_max {
-            let taken = (self.writer_lock).begin_within(wait_max, || self.refresh_locked());
+            let taken =
+                (self.writer_lock).begin_within(wait_max, || self.sessions().refresh_locked());
             return match taken {
                 Err(error) if error.kind() == ErrorKind::Busy => Ok(false),
                 taken => taken.map(|()| true),
             };
         }
         for _ in 0..WRITER_LOCK_TRIES {
-            if self.writer_lock.try_begin(|| self.refresh_locked())? {
+            if self
+                .writer_lock
+                .try_begin(|| self.sessions().refresh_locked())?
+            {
                 return Ok(true);
             }
             std::thread::sleep(Duration::from_millis(1));

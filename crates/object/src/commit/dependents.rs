@@ -7,7 +7,6 @@ use crate::commit::taken_out::TakenOut;
 use crate::engine::Engine;
 use larder_catalog::{Held, Save, Sharing};
 use larder_space::Cover;
-use larder_space::format::{FileKind, Ino, StoreId};
 
 /// What a group does with blocks.
 pub(super) struct Blocks<'g> {
@@ -52,31 +51,20 @@ impl Blocks<'_> {
     }
 }
 
-impl Engine {
-    /// Adds what depends on what is taken out (`CONSTRAINT-2`).
-    pub(super) fn close_over(
-        &self,
-        out: &mut TakenOut,
-        names: &mut Names,
-        blocks: &Blocks<'_>,
-    ) -> Result<()> {
-        loop {
-            names.replay(self, out)?;
-            let before = out.why.len();
-            blocks.close(out, names);
-            if out.why.len() == before {
-                return Ok(());
-            }
+/// Adds what depends on what is taken out (`CONSTRAINT-2`).
+pub(super) fn close_over(
+    engine: &Engine,
+    out: &mut TakenOut,
+    names: &mut Names,
+    blocks: &Blocks<'_>,
+) -> Result<()> {
+    loop {
+        names.replay(engine, out)?;
+        let before = out.why.len();
+        blocks.close(out, names);
+        if out.why.len() == before {
+            return Ok(());
         }
-    }
-
-    pub(super) fn kind_of(&self, store: StoreId, ino: Ino) -> Result<Option<FileKind>> {
-        Ok(match self.cache.find(store, ino) {
-            Some(node) => Some(node.kind()),
-            None => {
-                (self.patiently(|| self.catalog.tables().inode(store, ino))?).map(|row| row.kind)
-            }
-        })
     }
 }
 

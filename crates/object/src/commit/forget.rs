@@ -1,11 +1,11 @@
 //! What memory forgets when something was taken out of a commit (`CONSTRAINT-3`, see `refused`).
 
 use crate::Result;
-use crate::commit::dependents::{Blocks, take_held};
-use crate::commit::names::{Known, Names};
+use crate::commit::dependents::{Blocks, close_over, take_held};
+use crate::commit::names::{Known, Names, kind_of};
 use crate::commit::refused::{bytes_beside, is_change};
 use crate::commit::taken_out::{Id, TakenOut};
-use crate::engine::{Engine, lock};
+use crate::engine::{EngineRefusals, lock};
 use crate::view::ForeignChange;
 use crate::view::entries::EntryDelta;
 use crate::view::node::NodeState;
@@ -15,7 +15,7 @@ use larder_space::Cover;
 use larder_space::format::{Extent, FileKind, Ino, Name, StoreId};
 use std::sync::atomic::Ordering;
 
-impl Engine {
+impl EngineRefusals<'_> {
     /// Makes memory what the catalog is, of all that was taken out and of what the open group did
     /// to it (`CONSTRAINT-3`).
     pub(super) fn forget_taken(
@@ -49,7 +49,7 @@ impl Engine {
                     shared: &shared,
                     saves: &saves,
                 };
-                self.close_over(&mut all, &mut names, &blocks)?;
+                close_over(self, &mut all, &mut names, &blocks)?;
             }
             all.stays.extend(&taken.stays);
             for node in &dirty {
@@ -114,7 +114,7 @@ impl Engine {
         let others = names.known_in(dir).filter(|(_, known)| is_new(known));
         for (name, known) in others {
             let target = match known.left {
-                Some(ino) => self.kind_of(dir.0, ino)?.map(|kind| (ino, kind)),
+                Some(ino) => kind_of(self, dir.0, ino)?.map(|kind| (ino, kind)),
                 None => None,
             };
             targets.push((name, target));
@@ -189,12 +189,12 @@ impl Engine {
         let places = Cover::new(taken.places.iter().copied());
         let mut free = self.free_space();
         for extent in gone.without(&places) {
-            if !self.may_share() {
+            if !self.sharing().may_share() {
                 free.space.revive(extent);
             }
         }
         for extent in places.without(&gone) {
-            self.quarantine_unshared(&mut free, extent);
+            self.sharing().quarantine_unshared(&mut free, extent);
         }
     }
 
@@ -203,12 +203,14 @@ impl Engine {
         let Some(node) = self.cache.find(store, ino) else {
             return Ok(());
         };
-        let row = self.patiently(|| self.catalog.tables().inode(store, ino))?;
+        let row = self
+            .commits()
+            .patiently(|| self.catalog.tables().inode(store, ino))?;
         let mut state = node.lock();
         let was_anonymous = state.is_anonymous;
         let may_be_linked = was_anonymous && (state.is_linkable || state.row.nlink > 0);
         state.reset();
-        self.discard(&mut state, 0, u64::MAX);
+        self.content().discard(&mut state, 0, u64::MAX);
         state.content.forget();
         self.cache.count_map(&node, &state);
         self.cache.forget_names(&node);

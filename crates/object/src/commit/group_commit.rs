@@ -26,7 +26,7 @@
 
 use crate::commit::Group;
 use crate::commit::Told;
-use crate::engine::{Edit, Engine, lock};
+use crate::engine::{Edit, Engine, EngineCommits, lock};
 use crate::history::Horizon;
 use crate::session::workspace::assert_granted;
 use crate::session::writer_lock::WriterLock;
@@ -80,7 +80,7 @@ impl Drop for CommitGuard<'_> {
     }
 }
 
-impl Engine {
+impl EngineCommits<'_> {
     /// Returns after the commit that holds every operation that ended before.
     pub fn sync(&self) -> Result<()> {
         if self.private.is_some() {
@@ -94,7 +94,7 @@ impl Engine {
         };
         self.sync_generation(target)?;
         self.settle_flushes()?; // FLUSH-3
-        self.apply_if_full()
+        self.redo().apply_if_full()
     }
 
     /// The same, if anything waits for it, without the work that may follow a sync.
@@ -131,15 +131,15 @@ impl Engine {
         };
         self.sync_generation(generation)?;
         self.settle_flushes()?; // FLUSH-3
-        self.apply_if_full()?;
-        self.report_refused(node, told)
+        self.redo().apply_if_full()?;
+        self.refusals().report_refused(node, told)
     }
 
     fn sync_generation(&self, generation: u64) -> Result<()> {
         let Some(_leading) = self.commit_lock.lead(generation) else {
             return Ok(());
         };
-        self.await_streams();
+        self.delayed_allocation().await_streams();
         let horizon = self.find_reclaimable()?;
         self.commit_group(horizon, true)
     }
@@ -166,30 +166,37 @@ impl Engine {
 
     /// The background's part: due groups, reclaim, and giving the writer lock back.
     pub(crate) fn commit_if_due(&self, is_wished: bool) -> Result<()> {
-        self.apply_if_due()?;
-        self.end_let_go()?;
+        self.redo().apply_if_due()?;
+        self.orphans().end_let_go()?;
         if !self.writer_lock.is_held() {
             let is_time = lock(&self.group)
                 .reclaim_after
                 .is_none_or(|after| Instant::now() >= after);
             let has_leftovers = self.may_have_orphans.load(Ordering::SeqCst)
-                || self.has_delayed()
-                || self.is_reclaim_due()?;
+                || self.delayed_allocation().has_delayed()
+                || self.expiry().is_reclaim_due()?;
             if !is_time || !has_leftovers {
                 return Ok(());
             }
             // Space waits to be reclaimed, and nobody else may come to do it. Do not wait for the
             // writer lock: this thread's pin is what others may wait for.
-            if !self.writer_lock.try_begin(|| self.refresh_locked())? {
+            if !self
+                .writer_lock
+                .try_begin(|| self.sessions().refresh_locked())?
+            {
                 lock(&self.group).reclaim_after = Some(Instant::now() + RECLAIM_PAUSE);
                 return Ok(());
             }
             self.writer_lock.end();
         }
         // As a user of the writer lock: beside who is alone nothing is changed.
-        if self.has_delayed() && self.writer_lock.try_begin(|| self.refresh_locked())? {
+        if self.delayed_allocation().has_delayed()
+            && self
+                .writer_lock
+                .try_begin(|| self.sessions().refresh_locked())?
+        {
             let _edit = Edit { engine: self };
-            self.place_delayed()?;
+            self.delayed_allocation().place_delayed()?;
         }
         if self.writer_lock.is_wanted() {
             return self.hand_over();
@@ -209,11 +216,19 @@ impl Engine {
                     .is_none_or(|after| Instant::now() >= after),
             )
         };
-        let is_large = self.gathered_bytes() > self.session.dirty_bytes_max / 4 * 3;
+        let is_large =
+            self.delayed_allocation().gathered_bytes() > self.session.dirty_bytes_max / 4 * 3;
         let is_old = is_old || (is_wished && !is_empty);
-        let is_due = is_old || (!is_empty && self.idle_left().is_some_and(|left| left.is_zero()));
-        let is_ripe = is_due && (age >= PATIENCE_WITH_STREAMS || self.half_written_bytes() == 0);
-        if is_ripe || is_large || self.is_worth_writing() {
+        let is_due = is_old
+            || (!is_empty
+                && self
+                    .background()
+                    .idle_left()
+                    .is_some_and(|left| left.is_zero()));
+        let is_ripe = is_due
+            && (age >= PATIENCE_WITH_STREAMS
+                || self.delayed_allocation().half_written_bytes() == 0);
+        if is_ripe || is_large || self.delayed_allocation().is_worth_writing() {
             self.commit_now()?;
         } else if is_empty {
             if may_reclaim {
@@ -274,10 +289,10 @@ impl Engine {
         let has_others = lock(&self.group).has_others;
         let has_quarantine = self.free_space().space.quarantined_blocks() > 0;
         let may_have_orphans = self.may_have_orphans.load(Ordering::SeqCst);
-        self.expire_ahead()?;
-        let is_prune_due = self.is_prune_due()?;
+        self.expiry().expire_ahead()?;
+        let is_prune_due = self.expiry().is_prune_due()?;
         let has_moved = !self.free_space().moved_away.is_empty();
-        let may_have_retired = match self.keeps_history() {
+        let may_have_retired = match self.expiry().keeps_history() {
             // What is retired now is newer than the cut.
             true => is_prune_due || has_moved,
             false => has_quarantine || has_others,
@@ -287,11 +302,11 @@ impl Engine {
             return Ok(None);
         }
         let is_history = is_prune_due && !may_have_orphans && !has_moved;
-        if is_history && has_others && self.is_known_pinned() {
+        if is_history && has_others && self.expiry().is_known_pinned() {
             return Ok(None);
         }
-        let horizon = self.horizon()?;
-        if is_history && self.note_horizon(&horizon) {
+        let horizon = self.expiry().horizon()?;
+        if is_history && self.expiry().note_horizon(&horizon) {
             return Ok(None);
         }
         let oldest_retired = self.free_space().oldest_retired;
@@ -300,12 +315,12 @@ impl Engine {
         }
         self.may_have_orphans
             .store(self.catalog.sessions().has_orphans()?, Ordering::SeqCst);
-        let is_worth_it = self.has_lost_orphans(horizon.pinned)?
+        let is_worth_it = self.orphans().has_lost_orphans(horizon.pinned)?
             || self.catalog.retention().has_retired_by(&horizon.kept)?
             || (is_prune_due && self.catalog.retention().has_past_by(&horizon.kept)?)
-            || !self.moved_away_until(horizon.pinned).is_empty();
+            || !self.expiry().moved_away_until(horizon.pinned).is_empty();
         if !is_worth_it {
-            self.note_pruned(&horizon.kept);
+            self.expiry().note_pruned(&horizon.kept);
             self.history.note_last_step();
         }
         Ok(is_worth_it.then_some(horizon))
@@ -317,7 +332,7 @@ impl Engine {
         self.check_running()?;
         let is_any = horizon.is_some() || !lock(&self.group).is_empty();
         if self.private.is_none() && is_any {
-            self.settle_rows();
+            self.history().settle_rows();
         }
         let mut guard = CommitGuard {
             engine: self,
@@ -357,7 +372,7 @@ impl Engine {
 
     /// Closes the open group (`COMMIT-1`). The freeze barrier is closed; nothing here can fail.
     fn freeze(&self) -> (u64, Group, Vec<FrozenNode>) {
-        self.end_parting();
+        self.orphans().end_parting();
         let (generation, mut group) = {
             let mut open = lock(&self.group);
             (
@@ -454,7 +469,7 @@ impl Engine {
             }
         }
         frozen.redo_ended = content.redo_rows.take_ended();
-        frozen.flush = self.plan_flush(state);
+        frozen.flush = self.delayed_allocation().plan_flush(state);
         let content = &mut state.content;
         debug_assert!(content.is_loaded || !content.has_inline_row, "NODE-1");
         if std::mem::take(&mut content.inline_dirty) {
@@ -498,7 +513,7 @@ impl Engine {
             moves: group.moves.into_pairs(),
             moved_away: horizon
                 .as_ref()
-                .map(|horizon| self.moved_away_until(horizon.pinned))
+                .map(|horizon| self.expiry().moved_away_until(horizon.pinned))
                 .unwrap_or_default(),
             now_ns: self.now_ns(),
             user: group.user,
@@ -507,7 +522,8 @@ impl Engine {
             file_ids: group.file_ids,
             ..ChangeSet::default()
         };
-        self.flush_contents(generation, &mut nodes, &mut set, is_awaited, is_alone)?;
+        self.placement()
+            .flush_contents(generation, &mut nodes, &mut set, is_awaited, is_alone)?;
         for frozen in &mut nodes {
             self.collect(frozen, &mut set)?;
         }
@@ -517,7 +533,9 @@ impl Engine {
         if let Some(horizon) = &horizon
             && self.may_have_orphans.load(Ordering::SeqCst)
         {
-            has_more = self.collect_lost_orphans(horizon.pinned, &mut set)?;
+            has_more = self
+                .orphans()
+                .collect_lost_orphans(horizon.pinned, &mut set)?;
         }
         let is_unknown = |frozen: &&FrozenNode| frozen.is_fresh && frozen.is_deleted;
         let unknown = nodes.iter().filter(is_unknown);
@@ -529,12 +547,14 @@ impl Engine {
         // commit.
         let mut moved_away = group.moved_away;
         let (operations, moved) = (group.operations, &mut moved_away);
-        let outcome = self.commit_accepted(&mut nodes, &mut set, operations, moved)?;
+        let outcome = self
+            .refusals()
+            .commit_accepted(&mut nodes, &mut set, operations, moved)?;
         self.publish(generation, &nodes, &set, &outcome, moved_away);
         if let (Some(wished), Some(kept)) = (&horizon, &outcome.reclaim_horizon) {
-            self.note_pruned(kept);
+            self.expiry().note_pruned(kept);
             if wished.kept.passes(kept) {
-                self.look_anew(); // Or the next commit would wish for the same.
+                self.expiry().look_anew(); // Or the next commit would wish for the same.
             }
         }
         has_more |= outcome.has_more;
@@ -616,7 +636,7 @@ impl Engine {
     ) {
         let mut free = self.free_space();
         for extent in extents {
-            self.quarantine_unshared(&mut free, extent);
+            self.sharing().quarantine_unshared(&mut free, extent);
             set.retired_bytes += extent.len_bytes();
             set.retired.push((extent, store, ino));
         }
@@ -632,12 +652,13 @@ impl Engine {
         moved_away: Vec<Extent>,
     ) {
         self.known_seq.store(outcome.seq.0, Ordering::SeqCst);
-        self.publish_redo(outcome.redo_blocks_change);
+        self.redo().publish_redo(outcome.redo_blocks_change);
         if self.private.is_none() {
-            self.note_redo_at(outcome.seq, self.redo_rows.blocks.load(Ordering::SeqCst));
+            self.redo()
+                .note_redo_at(outcome.seq, self.redo_rows.blocks.load(Ordering::SeqCst));
         }
-        self.publish_free_space(set, outcome, moved_away);
-        self.publish_shares(generation);
+        self.space().publish_free_space(set, outcome, moved_away);
+        self.sharing().publish_shares(generation);
         for frozen in nodes {
             let mut state = frozen.node.lock();
             state.is_committing = false;

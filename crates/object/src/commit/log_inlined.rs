@@ -27,7 +27,7 @@
 //! and flushed it, and the row is gone. See docs/decisions/0022-durable-commits.md.
 
 use crate::Result;
-use crate::engine::Engine;
+use crate::engine::EnginePlacement;
 use larder_catalog::ChangeSet;
 use std::sync::atomic::Ordering;
 
@@ -35,7 +35,7 @@ use std::sync::atomic::Ordering;
 /// than a flush.
 const LOGGED_BLOCKS_MAX: u64 = 16;
 
-impl Engine {
+impl EnginePlacement<'_> {
     /// Whether `blocks` blocks of new content, all that a group has, are logged. `is_awaited`: a
     /// sync waits for the group; `is_unmet`: nobody can meet the map without the rows (`LOGGED-2`).
     pub(crate) fn is_logged(
@@ -58,7 +58,7 @@ impl Engine {
         let rows = set.redo_rows.iter().filter(|(.., row)| row.bytes.is_some());
         let redo_blocks: u64 = rows.map(|(.., row)| row.blocks.len() as u64).sum();
         let waiting = self.redo_rows.blocks.load(Ordering::SeqCst);
-        let fits = waiting + redo_blocks + blocks <= self.redo_blocks_max()?; // REDO-5
+        let fits = waiting + redo_blocks + blocks <= self.redo().redo_blocks_max()?; // REDO-5
         if let Some(private) = self.private.as_ref().filter(|_| fits) {
             private.note_logged(blocks);
         }

@@ -1,7 +1,7 @@
 //! Inodes without a name that nobody has open any more: the commit deletes them.
 
 use crate::commit::KeptOrphans;
-use crate::engine::{Engine, lock};
+use crate::engine::{EngineOrphans, lock};
 use crate::view::extent_map::{ExtentMap, MapSource};
 use crate::{ErrorKind, Result};
 use larder_catalog::{ChangeSet, InodeChange};
@@ -26,7 +26,7 @@ impl KeptOrphans {
     }
 }
 
-impl Engine {
+impl EngineOrphans<'_> {
     /// Inodes that lost their name while another session had them open, and are closed by now.
     /// Whether there are more.
     pub(super) fn collect_lost_orphans(
@@ -56,7 +56,7 @@ impl Engine {
                         return Ok(ControlFlow::Continue(()));
                     }
                     state.is_deleted = true;
-                    self.drop_kept(&mut state.content);
+                    self.delayed_allocation().drop_kept(&mut state.content);
                     state.content.map.extents(self.map_source(&node))?
                 }
                 Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
@@ -69,7 +69,7 @@ impl Engine {
                     ExtentMap::default().extents(source)?
                 }
             };
-            self.retire_into(set, (store, ino), extents);
+            self.commits().retire_into(set, (store, ino), extents);
             set.inodes.push((store, InodeChange::Delete(ino)));
             set.orphans_removed.push((store, ino));
             left -= 1;
@@ -132,7 +132,7 @@ impl Engine {
     /// Whether something of the user's refuses that this orphan goes; then it stays until that
     /// does. It is asked now and then: each time would be all of them at each step.
     fn is_kept_by_rule(&self, store: StoreId, ino: Ino) -> bool {
-        if !self.is_constrained(store) {
+        if !self.rules().is_constrained(store) {
             return false;
         }
         let now = Instant::now();
@@ -161,6 +161,7 @@ impl Engine {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::Engine;
     use crate::{EngineOptions, InitOptions};
     use larder_catalog::InodeRow;
     use larder_space::format::{FileKind, Name};
@@ -219,7 +220,7 @@ mod tests {
             ..engine.row(&root).unwrap()
         };
         let name = |number: u64| Name::new(format!("f{number}").as_bytes()).unwrap();
-        let guard = engine.write_guard().unwrap();
+        let guard = engine.namespace().write_guard().unwrap();
         let nodes: Vec<_> = (0..FILES)
             .map(|number| {
                 let node = guard.insert(StoreId::MAIN, row.clone(), None).unwrap();
@@ -229,15 +230,15 @@ mod tests {
             })
             .collect();
         guard.commit().unwrap();
-        engine.sync().unwrap();
-        let guard = engine.write_guard().unwrap();
+        engine.commits().sync().unwrap();
+        let guard = engine.namespace().write_guard().unwrap();
         for (number, node) in nodes.iter().enumerate() {
             guard.drop_name(node).unwrap();
             guard.set_entry(&root, &name(number as u64), None).unwrap();
         }
         guard.commit().unwrap();
         drop(nodes);
-        engine.sync().unwrap();
+        engine.commits().sync().unwrap();
         assert_eq!(
             engine.catalog.sessions().orphans().unwrap().len() as u64,
             FILES
@@ -248,10 +249,10 @@ mod tests {
         let began = Instant::now();
         tried(&engine);
         for _ in 0..30 {
-            let guard = engine.write_guard().unwrap();
+            let guard = engine.namespace().write_guard().unwrap();
             guard.set_entry(&root, &name(FILES), None).unwrap();
             guard.commit().unwrap();
-            engine.commit_now().unwrap();
+            engine.commits().commit_now().unwrap();
         }
         assert_eq!(
             engine.catalog.sessions().orphans().unwrap().len() as u64,
@@ -266,14 +267,14 @@ mod tests {
             "{found} for {FILES}, in 30 commits"
         );
 
-        engine.unlock_writer();
+        engine.commits().unlock_writer();
         plain(
             &path,
             "DROP TRIGGER keeps; \
              CREATE TRIGGER allows BEFORE DELETE ON main WHEN old.size > 9 \
              BEGIN SELECT RAISE(ABORT, 'kept'); END",
         );
-        engine.settle().unwrap();
+        engine.compaction().settle().unwrap();
         assert!(!engine.catalog.sessions().has_orphans().unwrap());
         let found = tried(&engine);
         assert!((FILES..FILES + 9).contains(&found), "{found} for {FILES}");

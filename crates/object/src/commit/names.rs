@@ -130,6 +130,7 @@ impl Names {
                     None => {
                         let (dir, name) = (change.dir, change.name.clone());
                         let found = engine
+                            .commits()
                             .patiently(|| engine.catalog.tables().dirent(dir.0, dir.1, &name));
                         let found = found?;
                         let known = Known {
@@ -153,7 +154,9 @@ impl Names {
             for id in &lost {
                 let is_moved = got.iter().any(|(one, _)| one == id);
                 if !is_moved && self.is_directory(engine, *id)? {
-                    let row = engine.patiently(|| engine.catalog.tables().inode(id.0, id.1))?;
+                    let row = engine
+                        .commits()
+                        .patiently(|| engine.catalog.tables().inode(id.0, id.1))?;
                     removed.push((*id, row.is_some()));
                 }
             }
@@ -390,7 +393,9 @@ impl Names {
             let parent = match known.or_else(|| self.parents.get(&at).copied()) {
                 Some(parent) => parent,
                 None => {
-                    let found = engine.patiently(|| engine.catalog.tables().parents(at.0, at.1))?;
+                    let found = engine
+                        .commits()
+                        .patiently(|| engine.catalog.tables().parents(at.0, at.1))?;
                     let parent = found.into_iter().next().map(|(dir, _)| (at.0, dir));
                     self.parents.insert(at, parent);
                     parent
@@ -406,8 +411,17 @@ impl Names {
         if let Some(is_directory) = self.is_directory.get(&id) {
             return Ok(*is_directory);
         }
-        let is_directory = engine.kind_of(id.0, id.1)? == Some(FileKind::Directory);
+        let is_directory = kind_of(engine, id.0, id.1)? == Some(FileKind::Directory);
         self.is_directory.insert(id, is_directory);
         Ok(is_directory)
     }
+}
+pub(super) fn kind_of(engine: &Engine, store: StoreId, ino: Ino) -> Result<Option<FileKind>> {
+    Ok(match engine.cache.find(store, ino) {
+        Some(node) => Some(node.kind()),
+        None => (engine
+            .commits()
+            .patiently(|| engine.catalog.tables().inode(store, ino))?)
+        .map(|row| row.kind),
+    })
 }

@@ -1,11 +1,11 @@
 //! Which transactions leave out their flush, and who waits for it: see `session::group_fsync`.
 
 use crate::Result;
-use crate::engine::{Engine, Private};
+use crate::engine::{EngineCommits, Private};
 use crate::session::other_processes::Attachments;
 use larder_catalog::UNFLUSHED_COMMITS_MAX;
 
-impl Engine {
+impl EngineCommits<'_> {
     /// Whether the transaction's COMMIT, which comes next, may leave out its flush, and somebody
     /// has something of that (`FLUSH-2`).
     pub(crate) fn may_share_flush(&self, private: &Private) -> Result<bool> {

@@ -4,7 +4,7 @@
 //! requests · 4 flush · 5 map. The catalog's commit follows. Steps 3 and 4 are left out for what is
 //! `log_inlined`.
 
-use crate::engine::Engine;
+use crate::engine::EnginePlacement;
 use crate::view::extent_map::Mapped;
 use crate::view::gather::Gather;
 use crate::view::node::stream_of;
@@ -33,7 +33,7 @@ struct Placed {
     checksums: Vec<u32>,
 }
 
-impl Engine {
+impl EnginePlacement<'_> {
     /// Writes, flushes and maps the dirty blocks of a group.
     pub(crate) fn flush_contents(
         &self,
@@ -49,7 +49,7 @@ impl Engine {
             let row = (frozen.node.store, frozen.node.ino, ending(ended));
             set.redo_rows.push(row);
         }
-        self.log_small_redo(nodes, set)?;
+        self.redo().log_small_redo(nodes, set)?;
         let mut placed = self.place(nodes)?;
         let gathers: Vec<Option<Arc<Gather>>> = nodes
             .iter()
@@ -66,7 +66,7 @@ impl Engine {
             self.write_placed(&mut placed, &gathers, moved.collect())?;
         }
         drop(gathers);
-        self.earn_credit(blocks);
+        self.compaction().earn_credit(blocks);
         self.map_placed(generation, nodes, placed, is_logged, set)
     }
 
@@ -110,7 +110,9 @@ impl Engine {
             },
         };
         let mut reservation = flush.reservation.take().ok_or_else(unreserved)?;
-        let pieces = self.allocate_extents(&mut reservation, flush.block_count(), placement);
+        let pieces =
+            self.space()
+                .allocate_extents(&mut reservation, flush.block_count(), placement);
         // Only now: who closes it from here on ends the stream.
         let is_over = frozen.node.lock().writer_count == 0;
         {
@@ -162,7 +164,7 @@ impl Engine {
         reservation: &mut Reservation,
         placed: &mut Vec<Placed>,
     ) -> Result<()> {
-        let whole = self.allocate_whole(reservation, blocks)?;
+        let whole = self.space().allocate_whole(reservation, blocks)?;
         let mut pieces = whole.map(|extent| Pieces::new(vec![extent]));
         for &index in order {
             let Some(flush) = &nodes[index].flush else {
@@ -171,8 +173,11 @@ impl Engine {
             match pieces.as_mut() {
                 Some(pieces) => spread(index, &flush.runs, pieces, placed),
                 None => {
-                    let own =
-                        self.allocate_extents(reservation, flush.block_count(), Placement::Known)?;
+                    let own = self.space().allocate_extents(
+                        reservation,
+                        flush.block_count(),
+                        Placement::Known,
+                    )?;
                     spread(index, &flush.runs, &mut Pieces::new(own), placed);
                 }
             }
@@ -230,7 +235,7 @@ impl Engine {
             piece.checksums = checksums.by_ref().take(count).collect();
         }
         touched.extend(placed.iter().map(|piece| piece.extent.segment));
-        if self.flushes_later(&touched) {
+        if self.short_transaction().flushes_later(&touched) {
             return Ok(()); // PRIVATE-2
         }
         for segment in touched {
@@ -259,7 +264,8 @@ impl Engine {
             let source = self.map_source(&frozen.node);
             let mut state = frozen.node.lock();
             if let Some(applied) = flush.applied.take() {
-                self.map_applied(&frozen.node, &mut state, applied, set)?;
+                self.redo()
+                    .map_applied(&frozen.node, &mut state, applied, set)?;
             }
             let mut replaced = Vec::new();
             let mut ended = Vec::new();
@@ -297,7 +303,11 @@ impl Engine {
             let has_other_blocks = state.row.block_count > flush.block_count();
             let is_split = allocated.len() > 1 || (has_other_blocks && !allocated.is_empty());
             if is_split && !flush.keeps {
-                self.add_candidate(&frozen.node, state.row.block_count, allocated.len() > 1);
+                self.compaction().add_candidate(
+                    &frozen.node,
+                    state.row.block_count,
+                    allocated.len() > 1,
+                );
             }
             // What is only placed anew, moved or applied changes no attribute that the catalog
             // keeps beside it: who looks for writes takes the row of the inode for one.
@@ -310,7 +320,7 @@ impl Engine {
                 set.redo_rows.push((store, ino, row));
             }
             let held = allocated.into_iter().map(|extent| (extent, store, ino));
-            self.note_held(generation, held.clone());
+            self.sharing().note_held(generation, held.clone());
             set.allocated.extend(held);
             let changes = state.content.map.take_changes();
             if let Some(cut) = changes.cut {
@@ -326,11 +336,15 @@ impl Engine {
             self.dirty_bytes
                 .fetch_sub(flush.gather.memory_bytes(), Ordering::Relaxed);
             if flush.keeps {
-                self.keep(&frozen.node, &mut state, std::mem::take(&mut flush.gather));
+                self.delayed_allocation().keep(
+                    &frozen.node,
+                    &mut state,
+                    std::mem::take(&mut flush.gather),
+                );
             }
             drop(state);
             let retired_bytes = set.retired_bytes;
-            self.retire_into(set, (store, ino), replaced);
+            self.commits().retire_into(set, (store, ino), replaced);
             if flush.is_rewrite {
                 // Storage age counts objects that are gone; this one only moved.
                 set.retired_bytes = retired_bytes;

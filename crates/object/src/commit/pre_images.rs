@@ -21,7 +21,7 @@
 //! the second by their rows, too.
 
 use crate::commit::group_commit::broken;
-use crate::engine::{Engine, lock};
+use crate::engine::{EngineRedo, lock};
 use crate::view::node::Node;
 use crate::view::redo_rows::{Applied, InPlace};
 use crate::{Error, ErrorKind, Result};
@@ -49,12 +49,12 @@ struct PreImage {
     copy: Extent,
 }
 
-impl Engine {
+impl EngineRedo<'_> {
     /// Copies what the apply will write over, and commits that (`PREIMAGE-1`). The caller has the
     /// writer lock and a pin. [`ErrorKind::NoSpace`]: nothing was copied. Cost: reads and writes
     /// the blocks, one flush per segment, one commit.
     pub(crate) fn keep_pre_images(&self, objects: &[(Arc<Node>, Applied)]) -> Result<()> {
-        if !self.keeps_history() {
+        if !self.expiry().keeps_history() {
             return Ok(());
         }
         let targets = self.missing_pre_images(objects)?;
@@ -63,8 +63,8 @@ impl Engine {
         }
         // Makes room if need be, as for any content (`PREIMAGE-2`).
         let blocks = targets.len() as u64;
-        let reservation = self.reserve(blocks, Purpose::Ordinary)?;
-        let mut taken = self.allocate_reserved(reservation, blocks)?;
+        let reservation = self.space().reserve(blocks, Purpose::Ordinary)?;
+        let mut taken = self.compaction().allocate_reserved(reservation, blocks)?;
         let copies = self.copy_targets(&targets, &taken.extents)?;
         taken.cut(copies.iter().map(|done| done.copy.block_count).sum());
         if copies.is_empty() {
@@ -78,13 +78,13 @@ impl Engine {
             for (extent, (store, ino)) in owned(&copies) {
                 group.allocated.push((extent, store, ino));
                 group.retired.push((extent, store, ino));
-                self.quarantine_unshared(&mut free, extent);
+                self.sharing().quarantine_unshared(&mut free, extent);
             }
             group
                 .pre_images
                 .extend(copies.iter().map(|done| (done.target, done.copy)));
         }
-        self.commit_now()
+        self.commits().commit_now()
     }
 
     /// Targets that will change and have no copy yet, by address.

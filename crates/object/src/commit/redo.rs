@@ -59,7 +59,7 @@
 //! next apply does it all again.
 
 use crate::commit::group_commit::broken;
-use crate::engine::{Edit, Engine, lock};
+use crate::engine::{Edit, Engine, EngineRedo, lock};
 use crate::session::workspace::NO_MOVES;
 use crate::view::View;
 use crate::view::extent_map::Mapped;
@@ -104,12 +104,12 @@ impl View {
     }
 }
 
-impl Engine {
+impl EngineRedo<'_> {
     pub(crate) fn redo_blocks_max(&self) -> Result<u64> {
         if self.session.workspace.is_some() {
             return Ok(0); // WORKSPACE-8
         }
-        let share = self.catalog_share_bytes()?;
+        let share = self.segments().catalog_share_bytes()?;
         Ok(self.session.options.redo_bytes_max.min(share) / BLOCK_BYTES)
     }
 
@@ -213,7 +213,7 @@ impl Engine {
                 let (is_fixed, found) = match state.content.map.find(source, block)? {
                     Mapped::Run { extent, .. } => {
                         let part = extent.slice(0, extent.block_count.min(end - block));
-                        (!self.is_shared(&part)?, part.block_count) // SHARE-4
+                        (!self.sharing().is_shared(&part)?, part.block_count) // SHARE-4
                     }
                     Mapped::Hole(hole) => (false, hole),
                 };
@@ -263,7 +263,10 @@ impl Engine {
         if !self.is_apply_due()? || self.writer_lock.is_wanted() {
             return Ok(());
         }
-        if !self.writer_lock.try_begin(|| self.refresh_locked())? {
+        if !self
+            .writer_lock
+            .try_begin(|| self.sessions().refresh_locked())?
+        {
             lock(&self.redo_rows.clock).not_before = Some(Instant::now() + PAUSE);
             return Ok(());
         }
@@ -282,7 +285,7 @@ impl Engine {
 
     /// The same, whether it is time or not: what has redo rows cannot be moved.
     pub(crate) fn apply_now(&self) -> Result<()> {
-        self.require_parent(NO_MOVES)?;
+        self.workspace().require_parent(NO_MOVES)?;
         let _edit = self.edit()?;
         self.apply_redo()
     }
@@ -317,7 +320,7 @@ impl Engine {
 
     fn apply_pinned(&self) -> Result<()> {
         let _pin = self.begin_read();
-        let horizon = self.reclaim_horizon()?;
+        let horizon = self.sessions().reclaim_horizon()?;
         let before = self.redo_rows.blocks.load(Ordering::SeqCst);
         let mut objects: Vec<(Arc<Node>, Applied)> = Vec::new();
         for (store, ino) in self.catalog.maps().objects_with_redo_rows()? {
@@ -331,17 +334,17 @@ impl Engine {
             }
         }
         self.keep_pre_images(&objects)?; // PREIMAGE-1
-        self.settle_flushes()?; // FLUSH-3
+        self.commits().settle_flushes()?; // FLUSH-3
         self.write_in_place(&objects)?;
         for (node, applied) in objects {
             let _barrier = self.enter_barrier();
             let mut state = self.lock_node(&node)?;
             if !state.is_deleted && state.content.refused_count == applied.refused_count {
                 state.content.applied = Some(applied);
-                self.mark_dirty(&node, &mut state);
+                self.content().mark_dirty(&node, &mut state);
             }
         }
-        self.commit_now()?;
+        self.commits().commit_now()?;
         let mut clock = lock(&self.redo_rows.clock);
         // What remains is too new for some reader; or it came meanwhile, and is soon due.
         let is_stuck = self.redo_rows.blocks.load(Ordering::SeqCst) >= before;

@@ -35,11 +35,11 @@
 
 use crate::commit::Operation;
 use crate::commit::Told;
-use crate::commit::dependents::{Blocks, take_held};
+use crate::commit::dependents::{Blocks, close_over, take_held};
 use crate::commit::names::Names;
 use crate::commit::refused_content::RefusedFile;
 use crate::commit::taken_out::{Id, TakenOut};
-use crate::engine::Engine;
+use crate::engine::EngineRefusals;
 use crate::view::node::{Node, NodeState, Unreported};
 use crate::write::frozen::FrozenNode;
 use crate::{Error, ErrorKind, Result};
@@ -64,7 +64,7 @@ fn may_be_refusal(error: &CatalogError) -> bool {
     may_be || error.is_of_a_rule()
 }
 
-impl Engine {
+impl EngineRefusals<'_> {
     /// Commits `set` without what the user's rules refuse (`CONSTRAINT-2`), and forgets that.
     pub(crate) fn commit_accepted(
         &self,
@@ -77,7 +77,7 @@ impl Engine {
         let (mut names, mut operations) = (None, Some(operations));
         let mut vain_looks = [0, 0];
         let outcome = loop {
-            let error = match self.patiently(|| self.catalog.commit(set)) {
+            let error = match self.commits().patiently(|| self.catalog.commit(set)) {
                 Ok(outcome) => break outcome,
                 Err(error) => error,
             };
@@ -88,7 +88,9 @@ impl Engine {
             {
                 return Err(error.into());
             }
-            let found = self.patiently(|| self.catalog.rules().find_refusals(set))?;
+            let found = self
+                .commits()
+                .patiently(|| self.catalog.rules().find_refusals(set))?;
             if found.is_empty() {
                 // By now the rules accept it, or it is no rule's doing.
                 let is_of_a_rule = error.is_of_a_rule();
@@ -136,7 +138,7 @@ impl Engine {
             shared: &set.shared,
             saves: &set.saves,
         };
-        self.close_over(&mut out, names, &blocks)?;
+        close_over(self, &mut out, names, &blocks)?;
         for frozen in nodes {
             let id = (frozen.node.store, frozen.node.ino);
             let Some(why) = out.why.get(&id).filter(|_| !taken.holds(id)) else {
@@ -180,7 +182,9 @@ impl Engine {
 
     /// The links that a directory has by the names that are left.
     pub(super) fn links(&self, names: &mut Names, dir: Id) -> Result<u32> {
-        let row = self.patiently(|| self.catalog.tables().inode(dir.0, dir.1))?;
+        let row = self
+            .commits()
+            .patiently(|| self.catalog.tables().inode(dir.0, dir.1))?;
         let links = row.map_or(2, |row| row.nlink);
         Ok(links.saturating_add_signed(names.links_of(self, dir)?))
     }
@@ -448,7 +452,7 @@ impl Engine {
     /// Whether the user's rules may refuse changes of this file, those that come while it is open
     /// too: where the user has a schema of his own.
     pub fn may_refuse(&self, node: &Node) -> bool {
-        self.has_users_schema.load(Ordering::SeqCst) || self.is_constrained(node.store)
+        self.has_users_schema.load(Ordering::SeqCst) || self.rules().is_constrained(node.store)
     }
 
     /// What nobody was told who could have asked.

@@ -13,7 +13,7 @@
 //! nobody has, and who opens the database next removes it.
 
 use crate::commit::NewRefused;
-use crate::engine::Engine;
+use crate::engine::EngineRefusals;
 use crate::error::io_error;
 use crate::session::open_directory;
 use crate::{Error, ErrorKind, Result};
@@ -300,7 +300,7 @@ pub(crate) fn decode(id: u64, about: &[u8]) -> Option<RefusedFile> {
     })
 }
 
-impl Engine {
+impl EngineRefusals<'_> {
     /// Keeps something that was refused; `read` reads its content. Durable when it returns.
     pub(crate) fn add_refused(
         &self,
@@ -342,7 +342,9 @@ impl Engine {
 
     /// Content does not take the reserve of the host (`HOST-1`).
     pub(crate) fn require_space_to_keep(&self, size_bytes: u64) -> Result<()> {
-        if size_bytes == 0 || self.host_bytes()? >= size_bytes + self.host_reserve_bytes()? {
+        if size_bytes == 0
+            || self.space().host_bytes()? >= size_bytes + self.space().host_reserve_bytes()?
+        {
             return Ok(());
         }
         Err(Error::new(

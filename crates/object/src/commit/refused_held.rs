@@ -15,7 +15,7 @@
 
 use crate::commit::refused_content::RefusedFile;
 use crate::commit::{HeldRefusal, NewRefused};
-use crate::engine::{Engine, lock};
+use crate::engine::{EngineRefusals, lock};
 use crate::view::node::Node;
 use crate::{Error, ErrorKind, Result};
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use std::sync::atomic::Ordering;
 /// Content that is held at most, all together, bytes.
 const HELD_BYTES_MAX: u64 = 64 << 20;
 
-impl Engine {
+impl EngineRefusals<'_> {
     /// Keeps what was refused; `None`: the host has no room, and it is held (`CONSTRAINT-6`).
     pub(crate) fn keep_refused(
         &self,

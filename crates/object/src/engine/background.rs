@@ -1,8 +1,10 @@
 //! What a session does beside its callers: it takes in what others commit, lets them reclaim, and
 //! commits what is due.
 
-use crate::engine::{Engine, Wishes};
+use crate::engine::{Engine, EngineBackground, EngineRules, EngineSessions, Wishes};
 use crate::host::lock;
+use crate::space::defrag::compact_if_due;
+use crate::space::grow::grow_ahead;
 use crate::{Error, ErrorKind, Result};
 use larder_space::format::CommitSeq;
 use std::sync::atomic::Ordering;
@@ -23,25 +25,18 @@ const TICK_MIN: Duration = Duration::from_millis(1);
 /// reclaims, by commits.
 const TICK_OF_EXTENSION: Duration = Duration::from_secs(1);
 
-impl Engine {
-    /// The session serves this connection of the kernel.
-    pub fn serves(&self, connection: u32) {
-        self.session.liveness.serves(connection);
-    }
+pub(crate) fn start(engine: &Arc<Engine>) -> Result<()> {
+    let weak = Arc::downgrade(engine);
+    let thread = std::thread::Builder::new()
+        .name("larder-commit".into())
+        .spawn(move || background(&weak))
+        .map_err(|error| crate::error::io_error("cannot start a thread".into(), error))?;
+    *lock(&engine.background) = Some(thread);
+    Ok(())
+}
 
-    // ---- the background ---------------------------------------------------------------------
-
-    pub(crate) fn start_background(self: &Arc<Engine>) -> Result<()> {
-        let weak = Arc::downgrade(self);
-        let thread = std::thread::Builder::new()
-            .name("larder-commit".into())
-            .spawn(move || background(&weak))
-            .map_err(|error| crate::error::io_error("cannot start a thread".into(), error))?;
-        *lock(&self.background) = Some(thread);
-        Ok(())
-    }
-
-    pub(crate) fn stop_background(&self) {
+impl EngineBackground<'_> {
+    pub(crate) fn stop(&self) {
         lock(&self.wishes.0).stop = true;
         self.wishes.1.notify_all();
         let thread = lock(&self.background).take();
@@ -88,47 +83,85 @@ impl Engine {
         let idle = self.session.options.commit_interval / IDLE_DIVISOR;
         is_any.then(|| idle.saturating_sub(since.elapsed()))
     }
+}
 
-    fn tick(self: &Arc<Engine>, is_commit_wished: bool) -> Result<()> {
-        if self.check_running().is_err() {
-            return Ok(());
+fn background(weak: &Weak<Engine>) {
+    loop {
+        let Some(engine) = weak.upgrade() else { return };
+        let wishes = engine.background().wait_for_tick();
+        if wishes.stop {
+            return;
         }
-        self.notice_foreign()?;
-        self.advance_pin()?;
-        if self.session.free_killed_if_due() {
-            self.session.find_solitude();
-        }
-        if self.session.options.is_extension {
-            if let Err(error) = self.reclaim_left() {
-                tracing::warn!("space is not given back: {error}");
+        let tick = std::panic::AssertUnwindSafe(|| tick(&engine, wishes.commit));
+        let why = match std::panic::catch_unwind(tick) {
+            Ok(Ok(())) => continue,
+            Ok(Err(error)) if matches!(error.kind(), ErrorKind::Busy | ErrorKind::TimedOut) => {
+                tracing::warn!("background: {error}; trying again");
+                continue;
             }
-            return Ok(()); // The rest is for those whose process it is.
-        }
-        self.commit_if_due(is_commit_wished)?;
-        self.write_access_times_if_due();
-        if let Err(error) = self.keep_held(false) {
-            tracing::debug!("what was refused stays in memory: {error}");
-        }
-        if let Err(error) = self.checkpoint_if_wanted() {
-            // Nothing is lost: the log is only longer than it should be.
-            tracing::warn!("a checkpoint failed: {error}");
-        }
-        self.grow_ahead();
-        if self.session.workspace.is_none() {
-            self.compact_if_due(); // WORKSPACE-8
-        }
-        self.shrink_cache();
-        crate::view::buffers::rest();
-        Ok(())
+            Ok(Err(error)) => background_failure(&error),
+            Err(_) => {
+                "the background panicked, which is a defect; reopen the database, and report it"
+                    .into()
+            }
+        };
+        // Another thread's commit must end before the writer lock is abandoned.
+        let _no_commit = engine.commit_lock.lock();
+        engine.stop(why);
     }
+}
 
-    // ---- what the catalog says now ----------------------------------------------------------
+fn tick(engine: &Arc<Engine>, is_commit_wished: bool) -> Result<()> {
+    if engine.check_running().is_err() {
+        return Ok(());
+    }
+    engine.sessions().notice_foreign()?;
+    engine.sessions().advance_pin()?;
+    if engine.session.free_killed_if_due() {
+        engine.session.find_solitude();
+    }
+    if engine.session.options.is_extension {
+        if let Err(error) = engine.client().reclaim_left() {
+            tracing::warn!("space is not given back: {error}");
+        }
+        return Ok(()); // The rest is for those whose process it is.
+    }
+    engine.commits().commit_if_due(is_commit_wished)?;
+    engine.access_times().write_access_times_if_due();
+    if let Err(error) = engine.refusals().keep_held(false) {
+        tracing::debug!("what was refused stays in memory: {error}");
+    }
+    if let Err(error) = engine.commits().checkpoint_if_wanted() {
+        // Nothing is lost: the log is only longer than it should be.
+        tracing::warn!("a checkpoint failed: {error}");
+    }
+    grow_ahead(engine);
+    if engine.session.workspace.is_none() {
+        compact_if_due(engine); // WORKSPACE-8
+    }
+    engine.sessions().shrink_cache();
+    crate::view::buffers::rest();
+    Ok(())
+}
+
+fn background_failure(error: &Error) -> String {
+    format!(
+        "the background commit failed and the outcome is unknown ({error}); close and reopen the \
+         database"
+    )
+}
+
+impl EngineSessions<'_> {
+    /// The session serves this connection of the kernel.
+    pub fn serves(&self, connection: u32) {
+        self.session.liveness.serves(connection);
+    }
 
     /// Runs when the writer lock was just taken: caches and free space must know what others
     /// committed.
     pub(crate) fn refresh_locked(&self) -> Result<()> {
         if let Some(private) = &self.private {
-            return self.begin_to_write(private);
+            return self.short_transaction().begin_to_write(private);
         }
         self.notice_foreign()?;
         lock(&self.group).has_others = self.catalog.sessions().rows()?.len() > 1
@@ -140,29 +173,8 @@ impl Engine {
             self.may_have_orphans.store(true, Ordering::SeqCst);
         }
         drop(free);
-        self.sync_space()
+        self.space().sync_space()
     }
-
-    /// Learns which stores have constraints of the user's.
-    pub(crate) fn find_constraints(&self) -> Result<()> {
-        let version = self.catalog.tables().schema_version()?;
-        if self.schema_version.load(Ordering::SeqCst) == version {
-            return Ok(());
-        }
-        let found = self.catalog.rules().constrained_stores()?;
-        let has_any = self.catalog.rules().has_users_schema()?;
-        self.has_users_schema.store(has_any, Ordering::SeqCst);
-        *self
-            .constrained
-            .write()
-            .unwrap_or_else(PoisonError::into_inner) = found;
-        lock(&self.kept_orphans).forget();
-        // A change in between is found by the next look.
-        self.schema_version.store(version, Ordering::SeqCst);
-        Ok(())
-    }
-
-    // ---- pins and orphans -------------------------------------------------------------------
 
     /// What this process can still reach.
     fn own_pin(&self) -> CommitSeq {
@@ -194,35 +206,23 @@ impl Engine {
     }
 }
 
-fn background(weak: &Weak<Engine>) {
-    loop {
-        let Some(engine) = weak.upgrade() else { return };
-        let wishes = engine.wait_for_tick();
-        if wishes.stop {
-            return;
+impl EngineRules<'_> {
+    /// Learns which stores have constraints of the user's.
+    pub(crate) fn find_constraints(&self) -> Result<()> {
+        let version = self.catalog.tables().schema_version()?;
+        if self.schema_version.load(Ordering::SeqCst) == version {
+            return Ok(());
         }
-        let tick = std::panic::AssertUnwindSafe(|| engine.tick(wishes.commit));
-        let why = match std::panic::catch_unwind(tick) {
-            Ok(Ok(())) => continue,
-            Ok(Err(error)) if matches!(error.kind(), ErrorKind::Busy | ErrorKind::TimedOut) => {
-                tracing::warn!("background: {error}; trying again");
-                continue;
-            }
-            Ok(Err(error)) => background_failure(&error),
-            Err(_) => {
-                "the background panicked, which is a defect; reopen the database, and report it"
-                    .into()
-            }
-        };
-        // Another thread's commit must end before the writer lock is abandoned.
-        let _no_commit = engine.commit_lock.lock();
-        engine.stop(why);
+        let found = self.catalog.rules().constrained_stores()?;
+        let has_any = self.catalog.rules().has_users_schema()?;
+        self.has_users_schema.store(has_any, Ordering::SeqCst);
+        *self
+            .constrained
+            .write()
+            .unwrap_or_else(PoisonError::into_inner) = found;
+        lock(&self.kept_orphans).forget();
+        // A change in between is found by the next look.
+        self.schema_version.store(version, Ordering::SeqCst);
+        Ok(())
     }
-}
-
-fn background_failure(error: &Error) -> String {
-    format!(
-        "the background commit failed and the outcome is unknown ({error}); close and reopen the \
-         database"
-    )
 }

@@ -1,12 +1,12 @@
 //! What an engine does because others are there: `session::company` knows of them.
 
 use crate::Result;
-use crate::engine::Engine;
+use crate::engine::EngineSessions;
 use crate::error::io_error;
 use crate::session::barrier::Follower;
 use crate::session::liveness::barrier_file;
 
-impl Engine {
+impl EngineSessions<'_> {
     /// Whether another session may change something: nothing is then kept outside of this one
     /// without asking.
     pub fn has_writers_beside(&self) -> bool {
@@ -51,9 +51,9 @@ impl Engine {
         if !self.session.has_followers_beside() || self.private.is_some() {
             return Ok(());
         }
-        self.sync_own()?;
+        self.commits().sync_own()?;
         if gives_way && self.writer_lock.is_held() {
-            self.unlock_writer();
+            self.commits().unlock_writer();
         }
         Ok(())
     }

@@ -20,7 +20,7 @@
 //! serves transactions begins anew with each of them, and asks nobody.
 
 use crate::Result;
-use crate::engine::{Engine, lock};
+use crate::engine::{EngineSessions, lock};
 use crate::view::ForeignChange;
 use crate::view::node::Node;
 use larder_space::format::{Ino, StoreId};
@@ -32,7 +32,7 @@ use std::sync::atomic::Ordering;
 /// more of them.
 const LOOK_ROWS_MAX: usize = 4096;
 
-impl Engine {
+impl EngineSessions<'_> {
     /// Drops what another session's commit, or an SQL client's, has made stale. When it fails it
     /// has not happened: the next call does it all again.
     pub(crate) fn notice_foreign(&self) -> Result<()> {
@@ -76,9 +76,9 @@ impl Engine {
             if !self.has_foreign_change.load(Ordering::SeqCst) {
                 return Ok(());
             }
-            self.find_constraints()?;
-            self.learn_retention()?; // TIME-3
-            self.learn_holds()?;
+            self.rules().find_constraints()?;
+            self.retention().learn_retention()?; // TIME-3
+            self.expiry().learn_holds()?;
             let before = self.foreign.mark();
             let look = (self.catalog)
                 .sessions()
@@ -88,8 +88,8 @@ impl Engine {
             // lock was theirs, so nothing here is uncommitted (WRITER-1).
             let has_new_content = seq > self.known_seq();
             if has_new_content {
-                self.open_segments()?;
-                self.refresh_redo(seq)?;
+                self.segments().open_segments()?;
+                self.redo().refresh_redo(seq)?;
                 self.find_pieces()?;
             }
             let (held, told) = {
@@ -190,7 +190,7 @@ impl Engine {
                 held.insert((node.store, node.ino));
             }
             state.entries.clear();
-            self.drop_kept(&mut state.content);
+            self.delayed_allocation().drop_kept(&mut state.content);
             state.content.forget();
             self.cache.count_map(node, &state);
         }
@@ -205,11 +205,11 @@ impl Engine {
     /// Registers as a holder of what another session unlinked while it was open here (`SESSION-3`),
     /// or known to a keeper (`NAMELESS-1`).
     fn hold_orphans(&self, held: &HashSet<(StoreId, Ino)>) -> Result<()> {
-        if held.is_empty() && !self.has_keeper() {
+        if held.is_empty() && !self.orphans().has_keeper() {
             return Ok(());
         }
         for (store, ino, _) in self.catalog.sessions().orphans()? {
-            if self.keep_orphan(store, ino)? || held.contains(&(store, ino)) {
+            if self.orphans().keep_orphan(store, ino)? || held.contains(&(store, ino)) {
                 self.catalog
                     .survey()
                     .add_holder(store, ino, self.session.liveness.id)?;
@@ -219,7 +219,7 @@ impl Engine {
     }
 }
 
-impl Engine {
+impl EngineSessions<'_> {
     /// Forgets idle nodes when they keep too much (`CACHE-2`).
     pub(crate) fn shrink_cache(&self) {
         if !self.cache.tick() {

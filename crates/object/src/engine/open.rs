@@ -1,8 +1,8 @@
 //! Making, opening and closing a database.
 
 use crate::commit::refused_content::remove_leftovers;
-use crate::engine::Engine;
 use crate::engine::tuning;
+use crate::engine::{Engine, background};
 use crate::error::{Error, ErrorKind, Result, io_error};
 use crate::host::{random_id, system_clock};
 use crate::session::group_fsync::SharedFlush;
@@ -89,121 +89,7 @@ impl Engine {
     ///
     /// A database that this process cannot write is shown as it is now (`Engine::is_readonly`).
     pub fn open(path: &Path, label: &str, options: &EngineOptions) -> Result<Arc<Engine>> {
-        Engine::open_or_copy(&open_directory(path)?, label, options)
-    }
-
-    /// The same in a directory that is open.
-    pub(crate) fn open_or_copy(
-        directory: &DatabaseDir,
-        label: &str,
-        options: &EngineOptions,
-    ) -> Result<Arc<Engine>> {
-        let may_copy = options.storage.is_none() && !options.is_extension;
-        let readonly = match (options.birth, options.storage.is_none()) {
-            (Birth::InCopy, true) => Some(Readonly::beside(directory)?),
-            _ if may_copy => Readonly::find(directory)?,
-            _ => None,
-        };
-        if let Some(readonly) = readonly {
-            return Engine::open_copy(readonly, label, options);
-        }
-        match Engine::open_in(directory, label, options) {
-            // Not a block is left for what a session writes; who only reads can do without.
-            Err(error) if error.kind() == ErrorKind::NoSpace && may_copy && options.is_reader => {
-                match Readonly::beside(directory) {
-                    Ok(readonly) => Engine::open_copy(readonly, label, options),
-                    Err(why) => {
-                        tracing::warn!("no copy for reading: {why}");
-                        Err(error)
-                    }
-                }
-            }
-            opened => opened,
-        }
-    }
-
-    fn open_copy(readonly: Readonly, label: &str, options: &EngineOptions) -> Result<Arc<Engine>> {
-        let copy = readonly.directory().clone();
-        let storage = FileStorage::read_only(readonly.database().clone());
-        let options = EngineOptions {
-            storage: Some(Arc::new(storage)),
-            has_background: false,
-            trust: readonly.trust(options.trust),
-            readonly: Some(Arc::new(readonly)),
-            ..options.clone()
-        };
-        Engine::open_in(&copy, label, &options)
-    }
-
-    /// Opens a database that this process can write.
-    pub(crate) fn open_in(
-        directory: &DatabaseDir,
-        label: &str,
-        options: &EngineOptions,
-    ) -> Result<Arc<Engine>> {
-        let workspace = Workspace::find(directory)?;
-        let catalog = open_catalog(directory, options)?;
-        catalog.sessions().announce_changes(); // FOREIGN-2
-        let info = catalog.tables().info()?;
-        let storage = storage_of(
-            workspace.as_ref().map_or(directory, Workspace::parent),
-            options,
-        );
-        let now_ns = options
-            .clock
-            .as_ref()
-            .map_or_else(system_clock, |clock| clock());
-        let writer_lock = WriterLock::open_in(directory)?.waiting(options.writer_lock_wait_max());
-        let (liveness, pin) = Liveness::begin(
-            directory,
-            (&writer_lock, options.birth),
-            &catalog,
-            label,
-            now_ns,
-        )?;
-        // What is said of a copy is said of what it is of.
-        let shown = options
-            .readonly
-            .as_ref()
-            .map_or(directory, |copy| copy.database());
-        let session = Arc::new(Session {
-            path: shown.path().to_owned(),
-            directory: directory.clone(),
-            workspace,
-            storage,
-            options: options.clone(),
-            dirty_bytes_max: tuning::gather_bytes(options.dirty_bytes_max, &info.tuning),
-            inline_bytes_max: tuning::inline_bytes_max(&info.tuning),
-            info,
-            liveness,
-            company: Company::default(),
-            readers: Pins::default(),
-            writers: Writers::default(),
-            flushes: SharedFlush::default(),
-        });
-        let engine = Arc::new(Engine::assemble(session, catalog, (writer_lock, pin), None));
-        engine.check_workspace()?;
-        engine.open_segments()?;
-        engine.find_constraints()?;
-        engine.refresh_redo(pin)?;
-        engine.find_pieces()?;
-        let has_orphans = engine.catalog.sessions().has_orphans()?;
-        engine.may_have_orphans.store(has_orphans, Ordering::SeqCst);
-        let may_sweep = !options.is_extension
-            && !options.is_reader
-            && options.birth != Birth::Beside
-            && !engine.is_readonly();
-        if may_sweep {
-            engine.sweep_transactions()?;
-            remove_leftovers(&engine.session.directory)?;
-        }
-        if options.has_background {
-            if may_sweep {
-                engine.note_left_steps()?;
-            }
-            engine.start_background()?;
-        }
-        Ok(engine)
+        open_or_copy(&open_directory(path)?, label, options)
     }
 
     /// Commits everything, reclaims what can be reclaimed, ends the session. Idempotent.
@@ -212,18 +98,21 @@ impl Engine {
             return Ok(());
         }
         if self.private.is_some() {
-            drop(self.roll_back());
+            drop(self.short_transaction().roll_back());
             self.stop("the transactions of this engine have ended".into());
             return Ok(()); // The session is another engine's.
         }
-        self.stop_background();
+        self.background().stop();
         let outcome = match self.session.options.is_extension {
             _ if self.is_readonly() => Ok(()), // READONLY-1
-            true => self.reclaim_left(), // Nothing else is changed by it but through the client.
+            // Nothing else is changed by it but through the client.
+            true => self.client().reclaim_left(),
             false => {
-                let closed = self.close_orderly();
-                let held = self.end_held();
-                closed.and(held).and_then(|()| self.report_unreported())
+                let closed = close_orderly(self);
+                let held = self.refusals().end_held();
+                closed
+                    .and(held)
+                    .and_then(|()| self.refusals().report_unreported())
             }
         };
         {
@@ -235,30 +124,149 @@ impl Engine {
         let ended = (self.session.liveness).end(&self.catalog, self.session.options.birth);
         outcome.and(ended)
     }
+}
 
-    fn close_orderly(&self) -> Result<()> {
-        self.check_running()?;
-        let wants_writer_lock = self.redo_bytes() > 0
-            || self.has_delayed()
-            || (self.free_space().is_loaded() && self.wants_reclaim()?);
-        if wants_writer_lock && self.writer_lock.try_begin(|| self.refresh_locked())? {
-            self.writer_lock.end();
-        }
-        if !self.writer_lock.abandon_if_unheld() {
-            // Alone: what others began is in the last commit, and nobody begins anything more.
-            let alone = self.alone()?;
-            self.place_delayed()?;
-            self.commit_now()?;
-            self.apply_redo()?;
-            self.reclaim_some()?;
-            self.writer_lock.abandon();
-            drop(alone);
-        }
-        self.write_last_access_times();
-        self.catalog
-            .checkpoint(larder_catalog::CheckpointKind::Passive)?;
-        Ok(())
+/// The same in a directory that is open.
+pub(crate) fn open_or_copy(
+    directory: &DatabaseDir,
+    label: &str,
+    options: &EngineOptions,
+) -> Result<Arc<Engine>> {
+    let may_copy = options.storage.is_none() && !options.is_extension;
+    let readonly = match (options.birth, options.storage.is_none()) {
+        (Birth::InCopy, true) => Some(Readonly::beside(directory)?),
+        _ if may_copy => Readonly::find(directory)?,
+        _ => None,
+    };
+    if let Some(readonly) = readonly {
+        return open_copy(readonly, label, options);
     }
+    match open_in(directory, label, options) {
+        // Not a block is left for what a session writes; who only reads can do without.
+        Err(error) if error.kind() == ErrorKind::NoSpace && may_copy && options.is_reader => {
+            match Readonly::beside(directory) {
+                Ok(readonly) => open_copy(readonly, label, options),
+                Err(why) => {
+                    tracing::warn!("no copy for reading: {why}");
+                    Err(error)
+                }
+            }
+        }
+        opened => opened,
+    }
+}
+
+fn open_copy(readonly: Readonly, label: &str, options: &EngineOptions) -> Result<Arc<Engine>> {
+    let copy = readonly.directory().clone();
+    let storage = FileStorage::read_only(readonly.database().clone());
+    let options = EngineOptions {
+        storage: Some(Arc::new(storage)),
+        has_background: false,
+        trust: readonly.trust(options.trust),
+        readonly: Some(Arc::new(readonly)),
+        ..options.clone()
+    };
+    open_in(&copy, label, &options)
+}
+
+/// Opens a database that this process can write.
+pub(crate) fn open_in(
+    directory: &DatabaseDir,
+    label: &str,
+    options: &EngineOptions,
+) -> Result<Arc<Engine>> {
+    let workspace = Workspace::find(directory)?;
+    let catalog = open_catalog(directory, options)?;
+    catalog.sessions().announce_changes(); // FOREIGN-2
+    let info = catalog.tables().info()?;
+    let storage = storage_of(
+        workspace.as_ref().map_or(directory, Workspace::parent),
+        options,
+    );
+    let now_ns = options
+        .clock
+        .as_ref()
+        .map_or_else(system_clock, |clock| clock());
+    let writer_lock = WriterLock::open_in(directory)?.waiting(options.writer_lock_wait_max());
+    let (liveness, pin) = Liveness::begin(
+        directory,
+        (&writer_lock, options.birth),
+        &catalog,
+        label,
+        now_ns,
+    )?;
+    // What is said of a copy is said of what it is of.
+    let shown = options
+        .readonly
+        .as_ref()
+        .map_or(directory, |copy| copy.database());
+    let session = Arc::new(Session {
+        path: shown.path().to_owned(),
+        directory: directory.clone(),
+        workspace,
+        storage,
+        options: options.clone(),
+        dirty_bytes_max: tuning::gather_bytes(options.dirty_bytes_max, &info.tuning),
+        inline_bytes_max: tuning::inline_bytes_max(&info.tuning),
+        info,
+        liveness,
+        company: Company::default(),
+        readers: Pins::default(),
+        writers: Writers::default(),
+        flushes: SharedFlush::default(),
+    });
+    let engine = Arc::new(Engine::assemble(session, catalog, (writer_lock, pin), None));
+    engine.workspace().check_workspace()?;
+    engine.segments().open_segments()?;
+    engine.rules().find_constraints()?;
+    engine.redo().refresh_redo(pin)?;
+    engine.find_pieces()?;
+    let has_orphans = engine.catalog.sessions().has_orphans()?;
+    engine.may_have_orphans.store(has_orphans, Ordering::SeqCst);
+    let may_sweep = !options.is_extension
+        && !options.is_reader
+        && options.birth != Birth::Beside
+        && !engine.is_readonly();
+    if may_sweep {
+        engine.workspace().sweep_transactions()?;
+        remove_leftovers(&engine.session.directory)?;
+    }
+    if options.has_background {
+        if may_sweep {
+            engine.expiry().note_left_steps()?;
+        }
+        background::start(&engine)?;
+    }
+    Ok(engine)
+}
+
+fn close_orderly(engine: &Engine) -> Result<()> {
+    engine.check_running()?;
+    let wants_writer_lock = engine.redo_bytes() > 0
+        || engine.delayed_allocation().has_delayed()
+        || (engine.free_space().is_loaded() && engine.space().wants_reclaim()?);
+    if wants_writer_lock
+        && engine
+            .writer_lock
+            .try_begin(|| engine.sessions().refresh_locked())?
+    {
+        engine.writer_lock.end();
+    }
+    if !engine.writer_lock.abandon_if_unheld() {
+        // Alone: what others began is in the last commit, and nobody begins anything more.
+        let alone = engine.alone()?;
+        engine.delayed_allocation().place_delayed()?;
+        engine.commits().commit_now()?;
+        engine.redo().apply_redo()?;
+        engine.commits().reclaim_some()?;
+        engine.writer_lock.abandon();
+        drop(alone);
+    }
+    engine.access_times().write_last_access_times();
+    engine
+        .catalog
+        .checkpoint(larder_catalog::CheckpointKind::Passive)?;
+    Ok(())
 }
 
 fn storage_of(directory: &DatabaseDir, options: &EngineOptions) -> Arc<dyn Storage> {

@@ -1,7 +1,7 @@
 //! Stores come, go, and exchange their places in the tree.
 
 use crate::Result;
-use crate::engine::Engine;
+use crate::engine::EngineNamespace;
 use crate::view::View;
 use larder_catalog::StoreRow;
 use larder_space::format::StoreId;
@@ -16,7 +16,7 @@ impl View {
     }
 }
 
-impl Engine {
+impl EngineNamespace<'_> {
     /// Creates a store; see the Content API.
     #[allow(clippy::too_many_arguments)]
     pub fn create_store(
@@ -29,7 +29,7 @@ impl Engine {
         uid: u32,
         gid: u32,
     ) -> Result<StoreRow> {
-        self.require_parent(NO_STORES)?;
+        self.workspace().require_parent(NO_STORES)?;
         let _edit = self.edit()?;
         let _one_at_a_time = self.commit_lock.lock();
         let made = self.catalog.stores().create(
@@ -55,7 +55,7 @@ impl Engine {
         provider: Option<&str>,
         mount: Option<&str>,
     ) -> Result<()> {
-        self.require_parent(NO_STORES)?;
+        self.workspace().require_parent(NO_STORES)?;
         let _edit = self.edit()?;
         Ok(self.catalog.stores().set(store, provider, mount)?)
     }
@@ -63,19 +63,19 @@ impl Engine {
     /// Changes whether saves keep what users attached to the files of a store, for saves from here
     /// on.
     pub fn set_save_keeps(&self, store: StoreId, keeps: bool) -> Result<()> {
-        self.require_parent(NO_STORES)?;
+        self.workspace().require_parent(NO_STORES)?;
         let _edit = self.edit()?;
-        self.commit_now()?;
+        self.commits().commit_now()?;
         Ok(self.catalog.stores().set_save_keeps(store, keeps)?)
     }
 
     /// Destroys a store and retires its extents. Handles in it answer
     /// [`crate::ErrorKind::NotFound`].
     pub fn destroy_store(&self, store: StoreId) -> Result<()> {
-        self.require_parent(NO_STORES)?;
+        self.workspace().require_parent(NO_STORES)?;
         let _alone = self.alone()?;
         // The store's own uncommitted changes must not meet missing tables.
-        self.commit_now()?;
+        self.commits().commit_now()?;
         let _no_commit = self.commit_lock.lock();
         let _barrier = self.close_barrier();
         let _names = self.write_names();
@@ -84,20 +84,20 @@ impl Engine {
             if node.store == store {
                 let mut state = node.lock();
                 state.is_deleted = true;
-                self.drop_kept(&mut state.content);
+                self.delayed_allocation().drop_kept(&mut state.content);
                 self.cache.forget_names(node);
             }
             node.store != store
         });
-        self.learn_retention()?;
+        self.retention().learn_retention()?;
         self.known_seq.store(seq.0, Ordering::SeqCst);
-        self.refresh_redo(seq)?;
-        self.reload_space()
+        self.redo().refresh_redo(seq)?;
+        self.space().reload_space()
     }
 
     /// Exchanges where two stores are mounted, durably, in one step. Nothing else of them changes.
     pub fn exchange_mounts(&self, one: StoreId, other: StoreId) -> Result<()> {
-        self.require_parent(NO_STORES)?;
+        self.workspace().require_parent(NO_STORES)?;
         let _edit = self.edit()?;
         Ok(self.catalog.stores().exchange_mounts(one, other)?)
     }

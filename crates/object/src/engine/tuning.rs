@@ -53,7 +53,8 @@ impl View {
 impl Engine {
     /// Chooses for the database. Sessions that are open, this one too, stay as they are.
     pub fn set_tuning(&self, tuning: &Tuning) -> Result<()> {
-        self.require_parent("a long transaction cannot tune the database; do that outside of it")?;
+        self.workspace()
+            .require_parent("a long transaction cannot tune the database; do that outside of it")?;
         let _edit = self.edit()?;
         Ok(self.catalog.retention().set_tuning(tuning)?)
     }

@@ -15,7 +15,7 @@
 //! (`HISTORY-5`). Where the answer is the one of the last time, other bytes are damage.
 
 use crate::Result;
-use crate::engine::Engine;
+use crate::engine::{Engine, EnginePast};
 use crate::view::read::DeviceRead;
 use crate::view::{Shown, View};
 use larder_catalog::{Moment, PastPin};
@@ -46,7 +46,7 @@ impl Deref for AsOf {
 
 impl Drop for AsOf {
     fn drop(&mut self) {
-        if let Err(error) = self.host.end_past(&self.pin) {
+        if let Err(error) = self.host.past().end_past(&self.pin) {
             tracing::error!("closing a view of the past: {error}");
         }
     }
@@ -59,35 +59,35 @@ impl AsOf {
     }
 }
 
-impl Engine {
-    /// Shows the database at a moment. Cost: one commit without content, and opening the catalog
-    /// and the segments, about 3 ms. Errors: [`crate::ErrorKind::InvalidInput`] before the history
-    /// begins, in the future, and without history; [`crate::ErrorKind::NotFound`]: no such
-    /// snapshot.
-    pub fn open_as_of(self: &Arc<Engine>, moment: &Moment) -> Result<AsOf> {
-        self.check_running()?;
-        // What ended before in this process is part of its past.
-        self.sync_own()?;
-        if matches!(moment, Moment::At(_)) {
-            self.sync_unsequenced_changes()?;
-        }
-        let pin =
-            (self.catalog)
-                .past()
-                .pin_past(self.session.liveness.id, moment, self.now_ns())?;
-        match self.show_pinned(&pin) {
-            Ok(view) => Ok(AsOf {
-                view,
-                host: Arc::clone(self),
-                pin,
-            }),
-            Err(error) => {
-                self.end_past(&pin)?;
-                Err(error)
-            }
+/// Shows the database at a moment. Cost: one commit without content, and opening the catalog
+/// and the segments, about 3 ms. Errors: [`crate::ErrorKind::InvalidInput`] before the history
+/// begins, in the future, and without history; [`crate::ErrorKind::NotFound`]: no such
+/// snapshot.
+pub fn open_as_of(engine: &Arc<Engine>, moment: &Moment) -> Result<AsOf> {
+    engine.check_running()?;
+    // What ended before in this process is part of its past.
+    engine.commits().sync_own()?;
+    if matches!(moment, Moment::At(_)) {
+        engine.past().sync_unsequenced_changes()?;
+    }
+    let pin =
+        (engine.catalog)
+            .past()
+            .pin_past(engine.session.liveness.id, moment, engine.now_ns())?;
+    match engine.past().show_pinned(&pin) {
+        Ok(view) => Ok(AsOf {
+            view,
+            host: Arc::clone(engine),
+            pin,
+        }),
+        Err(error) => {
+            engine.past().end_past(&pin)?;
+            Err(error)
         }
     }
+}
 
+impl EnginePast<'_> {
     fn show_pinned(&self, pin: &PastPin) -> Result<View> {
         let catalog = self.catalog.past().as_of(pin)?;
         let session = Arc::clone(&self.session);
@@ -101,18 +101,18 @@ impl Engine {
     fn end_past(&self, pin: &PastPin) -> Result<()> {
         if self.is_running() {
             self.catalog.past().unpin_past(pin)?;
-            self.look_anew();
+            self.expiry().look_anew();
         }
         Ok(())
     }
 
     /// The newest whole commit at or before a moment, and its time, nanoseconds since 1970; what
-    /// ended before in this process counts. Errors as of [`Engine::open_as_of`].
+    /// ended before in this process counts. Errors as of [`crate::open_as_of`].
     pub fn resolve_moment(&self, moment: &Moment) -> Result<(CommitSeq, i64)> {
         self.check_running()?;
         // A snapshot was committed when it was made.
         if !matches!(moment, Moment::Snapshot(_)) {
-            self.sync_own()?;
+            self.commits().sync_own()?;
         }
         // A time means the commit that it means when it is opened.
         if matches!(moment, Moment::At(_)) {
@@ -126,7 +126,7 @@ impl Engine {
     pub(crate) fn check_history(&self, findings: &mut Vec<String>) -> Result<()> {
         const BATCH: usize = 256;
         let mut held: BTreeMap<(u32, u64), u64> = BTreeMap::new();
-        self.for_each_extent(|row| {
+        self.report().for_each_extent(|row| {
             let extent = &row.extent;
             held.insert((extent.segment.0, extent.start_block), extent.end_block());
             Ok(())

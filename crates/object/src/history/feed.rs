@@ -1,7 +1,7 @@
 //! The change feed, for those above.
 
 use crate::Result;
-use crate::engine::Engine;
+use crate::engine::EngineHistory;
 use crate::view::View;
 use larder_catalog::{FeedBounds, FeedChange};
 use larder_space::format::limits::PATH_BYTES_MAX;
@@ -10,7 +10,7 @@ use larder_space::format::{Ino, Name, StoreId};
 /// Rows of the feed that are read at a time.
 const ROWS_MAX: u32 = 256;
 
-impl Engine {
+impl EngineHistory<'_> {
     /// What the feed has.
     pub fn feed_bounds(&self) -> Result<FeedBounds> {
         Ok(self.catalog.feed().bounds()?)

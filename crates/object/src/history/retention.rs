@@ -9,7 +9,7 @@
 pub(crate) mod horizon;
 pub(crate) mod prune;
 
-use crate::engine::{Engine, lock};
+use crate::engine::{EngineRetention, lock};
 use crate::history::as_of::AsOf;
 use crate::view::View;
 use crate::{Error, ErrorKind, Result};
@@ -54,10 +54,10 @@ impl AsOf {
     }
 }
 
-impl Engine {
+impl EngineRetention<'_> {
     /// The longest retention, and whether that of the stores without one of their own is
     /// guaranteed, as this engine knows them (`TIME-3`).
-    pub fn retention(&self) -> Retention {
+    pub fn of_database(&self) -> Retention {
         let known = match &self.private {
             Some(private) => &private.host.history,
             None => &self.history,
@@ -84,7 +84,7 @@ impl Engine {
             return Ok(());
         }
         let is_first = known.is_none() && found.stores.is_empty() && {
-            let now = self.retention();
+            let now = self.of_database();
             (now.retention_ns, now.is_guaranteed)
                 == (found.longest_ns(), found.default.is_guaranteed)
         };
@@ -97,7 +97,7 @@ impl Engine {
         *known = Some(found);
         drop(known);
         if !is_first {
-            self.forget_early_expiry();
+            self.expiry().forget_early_expiry();
         }
         Ok(())
     }
@@ -118,7 +118,7 @@ impl Engine {
     }
 
     fn change_retention(&self, store: Option<StoreId>, wanted: Option<Retention>) -> Result<()> {
-        self.require_parent(NO_RETENTION)?;
+        self.workspace().require_parent(NO_RETENTION)?;
         if wanted.is_some_and(|wanted| wanted.retention_ns < 0) {
             return Err(Error::new(
                 ErrorKind::InvalidInput,
@@ -141,23 +141,23 @@ impl Engine {
     /// has changed nothing.
     fn change_settings(&self, change: impl FnOnce(i64) -> Result<Option<CommitSeq>>) -> Result<()> {
         let _alone = self.alone()?;
-        self.commit_now()?;
+        self.commits().commit_now()?;
         let _no_commit = self.commit_lock.lock();
         let Some(seq) = change(self.now_ns())? else {
             return self.learn_retention();
         };
         self.learn_retention()?;
         self.known_seq.store(seq.0, Ordering::SeqCst);
-        self.reload_space()
+        self.space().reload_space()
     }
 
     /// A snapshot is going to be made: where no history is kept, it begins.
     pub(crate) fn keep_for_snapshots(&self) -> Result<()> {
         self.learn_retention()?;
-        if self.keeps_history() {
+        if self.expiry().keeps_history() {
             return Ok(());
         }
-        self.require_parent(
+        self.workspace().require_parent(
             "a snapshot cannot be made in a long transaction; do that outside of it",
         )?;
         self.change_settings(|now_ns| Ok(self.catalog.retention().keep_for_snapshots(now_ns)?))
@@ -218,7 +218,8 @@ impl Engine {
 
     /// Why there is no room, and what helps.
     pub(crate) fn why_full(&self) -> Result<String> {
-        let is_kept = self.keeps_history() && self.free_space().space.quarantined_blocks() > 0;
+        let is_kept =
+            self.expiry().keeps_history() && self.free_space().space.quarantined_blocks() > 0;
         if is_kept && let Some(why) = self.why_guaranteed()? {
             return Ok(why);
         }
@@ -274,7 +275,7 @@ impl Engine {
     /// How much of `retired_bytes` history gives up when somebody needs it: nothing where something
     /// is held, unless stores have retentions of their own; then it is counted.
     pub(crate) fn spare_history_bytes(&self, retired_bytes: u64) -> Result<u64> {
-        if !self.keeps_history() {
+        if !self.expiry().keeps_history() {
             return Ok(0);
         }
         let horizon = self.catalog.retention().history_horizon(self.now_ns())?;

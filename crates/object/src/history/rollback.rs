@@ -6,7 +6,7 @@
 //!   given out once (`CATALOG-4`); who revives one read it in the history of the same store, and it
 //!   is below the store's counter.
 
-use crate::engine::{Engine, lock};
+use crate::engine::{EngineHistory, lock};
 use crate::view::node::Node;
 use crate::write::Undo;
 use crate::write::guard::WriteGuard;
@@ -15,7 +15,7 @@ use larder_catalog::{AttrMask, InodeRow};
 use larder_space::format::{FileKind, StoreId};
 use std::sync::Arc;
 
-impl Engine {
+impl EngineHistory<'_> {
     /// [`ErrorKind::Busy`] while a long transaction is open: it would meet a past that it did not
     /// begin with. 3 µs.
     pub fn refuse_beside_long_transactions(&self) -> Result<()> {

@@ -1,12 +1,12 @@
 //! Seals, for those above: the chain, and the rows that digests are made of.
 
-use crate::engine::Engine;
+use crate::engine::EngineHistory;
 use crate::view::View;
 use crate::{Error, ErrorKind, Result};
 use larder_catalog::{Beginnings, KeptRow, SealRow, SealedKind, SealedPart};
 use larder_space::format::CommitSeq;
 
-impl Engine {
+impl EngineHistory<'_> {
     /// What tells this database from all others.
     pub fn database_id(&self) -> [u8; 16] {
         self.session.info.database_id
@@ -22,7 +22,7 @@ impl Engine {
     pub fn add_seal(&self, seal: &SealRow, parts: &[SealedPart]) -> Result<bool> {
         self.require_writable()?;
         let _edit = self.edit()?;
-        self.commit_now()?;
+        self.commits().commit_now()?;
         Ok(self.catalog.history().add_seal(seal, parts)?)
     }
 

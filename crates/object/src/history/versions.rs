@@ -1,6 +1,6 @@
 //! Reading the history of single inodes, for those above.
 
-use crate::engine::Engine;
+use crate::engine::EngineHistory;
 use crate::view::View;
 use crate::{Error, Result};
 use larder_catalog::{HistoryReader, LogFlush, PastRows, SnapshotRow, StoreColumns, TemporalTable};
@@ -33,13 +33,13 @@ impl View {
     }
 }
 
-impl Engine {
+impl EngineHistory<'_> {
     /// Calls `work` with a reader of the history, which holds everything that ended before in this
     /// process. [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) where the database
     /// keeps none. The reader sees one state, whoever commits meanwhile.
     pub fn read_history<T>(&self, work: impl FnOnce(&HistoryReader<'_>) -> Result<T>) -> Result<T> {
         self.check_running()?;
-        self.sync_own()?;
+        self.commits().sync_own()?;
         self.view.read_history(work)
     }
 
@@ -47,7 +47,7 @@ impl Engine {
     pub fn track_table(&self, table: &str, is_tracked: bool) -> Result<()> {
         self.require_writable()?;
         let _edit = self.edit()?;
-        self.commit_now()?;
+        self.commits().commit_now()?;
         Ok(self.catalog.temporal().track_table(table, is_tracked)?)
     }
 
@@ -87,7 +87,7 @@ impl Engine {
     /// What plain SQL did to rows of temporal tables gets a moment of its own before this engine
     /// commits more. What fails is no reason not to commit: it counts to that commit then.
     pub(crate) fn settle_rows(&self) {
-        if !self.keeps_history() {
+        if !self.expiry().keeps_history() {
             return;
         }
         match self.catalog.temporal().settle_rows(self.now_ns()) {
@@ -100,7 +100,7 @@ impl Engine {
     /// Commits the transaction in the catalog; it may owe its flush (`may_share`). What SQL did in
     /// it is a commit though there was no step.
     pub(crate) fn commit_sql(&self, may_share: bool) -> Result<LogFlush> {
-        if self.keeps_history() {
+        if self.expiry().keeps_history() {
             self.catalog.temporal().settle_sql(self.now_ns())?;
         }
         Ok(self.catalog.transaction().commit(may_share)?)

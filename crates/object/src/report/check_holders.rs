@@ -2,7 +2,7 @@
 //! use.
 
 use crate::Result;
-use crate::engine::Engine;
+use crate::engine::{Engine, EngineReport};
 use larder_catalog::{ExtentRow, GRANTS, Held, SharedRow};
 use larder_space::format::{Ino, SegmentIndex, StoreId};
 use std::collections::VecDeque;
@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 /// Rows read at a time.
 const BATCH: usize = 10_000;
 
-impl Engine {
+impl EngineReport<'_> {
     /// Compares all extent rows with `mapped`, what the maps name, by place. Returns the number of
     /// rows.
     pub(crate) fn check_holders(

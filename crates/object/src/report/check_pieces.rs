@@ -1,7 +1,7 @@
 //! Looking at lists of pieces as the catalog has them: for `check` and `frag`.
 
 use crate::Result;
-use crate::engine::Engine;
+use crate::engine::EngineReport;
 use crate::view::extent_map::{ExtentMap, MapSource, Mapped};
 use crate::view::pieces::{Piece, ROOT};
 use crate::write::pieced::damaged;
@@ -21,7 +21,7 @@ struct Listed {
     findings: Vec<String>,
 }
 
-impl Engine {
+impl EngineReport<'_> {
     /// Proves `PIECE-1` to `PIECE-3` of one object, and that every base block in `base_runs`
     /// (`from..to`, in order, what its map maps) is part of it. One line per finding.
     pub(crate) fn check_pieces(

@@ -2,7 +2,7 @@
 //! catalog, so any session sees what all of them do.
 
 use crate::Result;
-use crate::engine::{Engine, lock};
+use crate::engine::{EngineReport, lock};
 use crate::host::resident_bytes;
 use crate::report::{Gauges, MapCell, SegmentMap, StatsReport};
 use larder_space::format::SegmentIndex;
@@ -10,7 +10,7 @@ use larder_space::format::limits::BLOCK_BYTES;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
-impl Engine {
+impl EngineReport<'_> {
     /// Counters as of now. Cost: a scan of the extent rows, of what is shared and of an index of
     /// the inodes.
     pub fn stats(&self) -> Result<StatsReport> {
@@ -20,11 +20,11 @@ impl Engine {
             at_ns: self.now_ns(),
             commit_seq: info.commit_seq.0,
             session_count: self.catalog.sessions().rows()?.len() as u64,
-            refused_count: self.kept_refused()?.len() as u64,
+            refused_count: self.refusals().kept_refused()?.len() as u64,
             inode_count: space.inode_count,
             live_bytes: space.live_bytes,
             retired_bytes: space.retired_bytes,
-            history_bytes: self.history_bytes()?,
+            history_bytes: self.retention().history_bytes()?,
             shared_bytes: (self.catalog.space().shared_blocks()?).saturating_mul(BLOCK_BYTES),
             map_page_bytes: self.catalog.survey().shared_pages()?.bytes,
             free_bytes: space.free_bytes,
@@ -47,7 +47,7 @@ impl Engine {
             commit_seq: self.known_seq().0,
             group_count: self.commit_lock.committed(),
             refused_count: self.refusals.count.load(Ordering::Relaxed),
-            refused_held_count: self.held_count(),
+            refused_held_count: self.refusals().held_count(),
             resident_bytes: resident_bytes(),
             dirty_bytes: self.dirty_bytes.load(Ordering::Relaxed),
             dirty_bytes_max: self.session.dirty_bytes_max,
@@ -61,7 +61,7 @@ impl Engine {
             redo_bytes: self.redo_bytes(),
             reserved_bytes: reserved_blocks * BLOCK_BYTES,
             candidate_count,
-            compact_credit_bytes: self.compact_credit_bytes(),
+            compact_credit_bytes: self.compaction().compact_credit_bytes(),
             wal_bytes: self.catalog.wal_bytes()?,
         })
     }

@@ -1,7 +1,7 @@
 //! Looking at everything: how full, how fragmented, and whether catalog and segments agree.
 
 use crate::commit::group_commit::broken;
-use crate::engine::{Engine, lock};
+use crate::engine::{EngineReport, lock};
 use crate::report::stats::storage_age;
 use crate::report::{CheckReport, FragReport, SizeClass, SpaceReport};
 use crate::space::compact::count_fragments;
@@ -52,13 +52,14 @@ pub fn find_damage(path: &Path, trust: Trust) -> Result<Vec<String>> {
     Ok(larder_catalog::find_damage(path, &options)?)
 }
 
-impl Engine {
+impl EngineReport<'_> {
     /// How full the database is.
     pub fn space_report(&self) -> Result<SpaceReport> {
         let (host, segment_bytes) = self.host_and_segment_bytes()?;
         // What growth leaves to the host is nobody's capacity.
-        let growth = host.saturating_sub(self.host_margin_bytes()?);
+        let growth = host.saturating_sub(self.segments().host_margin_bytes()?);
         let capacity_bytes = self
+            .segments()
             .capacity_blocks()
             .map_or(segment_bytes + growth, |blocks| blocks * BLOCK_BYTES);
         let (live, retired) = self.catalog.survey().extent_totals()?;
@@ -66,7 +67,7 @@ impl Engine {
         let free_bytes = capacity_bytes.saturating_sub(used_bytes);
         let retired_bytes = retired.saturating_mul(BLOCK_BYTES);
         // The two are counted one after the other.
-        let spare_bytes = (self.spare_history_bytes(retired_bytes)?).min(retired_bytes);
+        let spare_bytes = (self.retention().spare_history_bytes(retired_bytes)?).min(retired_bytes);
         let (granted, reserved) = {
             let space = &self.free_space().space;
             (
@@ -76,7 +77,7 @@ impl Engine {
         };
         let own_bytes = capacity_bytes.saturating_sub(granted.saturating_mul(BLOCK_BYTES));
         let held_back = own_bytes / larder_space::format::limits::HELD_BACK_DIVISOR;
-        let available_bytes = match self.is_host_measured()? {
+        let available_bytes = match self.space().is_host_measured()? {
             true => (free_bytes + spare_bytes)
                 .min(capacity_bytes)
                 .saturating_sub(held_back)
@@ -108,7 +109,7 @@ impl Engine {
         if let Some(before) = *begun_at {
             return Ok(before);
         }
-        let host = self.host_bytes()?;
+        let host = self.space().host_bytes()?;
         let segment_bytes = self.segment_blocks().values().sum::<u64>() * BLOCK_BYTES;
         Ok((host, segment_bytes))
     }
@@ -314,7 +315,7 @@ impl Engine {
     ) -> Result<()> {
         {
             let _alone = self.alone_to_look()?;
-            self.commit_now()?;
+            self.commits().commit_now()?;
             let _no_commit = self.commit_lock.lock();
             report.findings = self.catalog.survey().check()?;
             report.notes = self.catalog.survey().users_code()?;
@@ -333,8 +334,8 @@ impl Engine {
             report.inode_count += self.catalog.survey().inode_count(store)?;
         }
         self.check_extents(report)?;
-        self.check_redo_rows(&mut report.findings)?;
-        self.check_history(&mut report.findings)?;
+        self.redo().check_redo_rows(&mut report.findings)?;
+        self.past().check_history(&mut report.findings)?;
         self.check_segments(report)
     }
 

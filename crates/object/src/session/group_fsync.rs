@@ -228,7 +228,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let host = open(dir.path());
         host.session.flushes.begin().end(true);
-        host.sync().unwrap();
+        host.commits().sync().unwrap();
         assert_eq!(host.session.flushes.newest_owed(), None, "FLUSH-3");
         let root = host
             .node(
@@ -237,25 +237,27 @@ mod tests {
             )
             .unwrap();
         host.session.flushes.begin().end(true);
-        host.sync_node(&root, &host.told_at_open(&root)).unwrap();
+        host.commits()
+            .sync_node(&root, &host.refusals().told_at_open(&root))
+            .unwrap();
         assert_eq!(host.session.flushes.newest_owed(), None, "FLUSH-3");
-        let private = Engine::open_private(&host, false).unwrap();
+        let private = crate::open_private(&host, false).unwrap();
         let commit = || {
-            let (outcome, ended) = private.commit_transaction();
+            let (outcome, ended) = private.short_transaction().commit();
             outcome.unwrap();
             ended.finish().unwrap();
         };
-        private.snapshot().unwrap();
+        private.short_transaction().snapshot().unwrap();
         host.session.flushes.begin().end(true);
         commit();
         assert_eq!(host.session.flushes.newest_owed(), None, "FLUSH-1");
         // With the writer lock, and nothing written.
-        private.lock_writer().unwrap();
+        private.short_transaction().lock_writer().unwrap();
         host.session.flushes.begin().end(true);
         commit();
         assert_eq!(host.session.flushes.newest_owed(), None, "FLUSH-1");
         // Its own flush, which it makes in any case, is that of all before it.
-        private.lock_writer().unwrap();
+        private.short_transaction().lock_writer().unwrap();
         drop(insert(&private));
         host.session.flushes.begin().end(true);
         commit();
@@ -273,14 +275,14 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let host = open(dir.path());
         let node = insert(&host);
-        host.write(&node, 0, &[1; 200_000]).unwrap();
-        host.sync().unwrap();
-        host.write(&node, 8192, &[2; 4096]).unwrap();
-        host.sync().unwrap();
+        host.content().write(&node, 0, &[1; 200_000]).unwrap();
+        host.commits().sync().unwrap();
+        host.content().write(&node, 8192, &[2; 4096]).unwrap();
+        host.commits().sync().unwrap();
         let count = || host.redo_rows.blocks.load(Ordering::SeqCst);
         assert_eq!(count(), 1, "it is no redo row: nothing is tested");
         host.session.flushes.begin().end(true);
-        host.apply_now().unwrap();
+        host.redo().apply_now().unwrap();
         assert_eq!(count(), 0);
         assert_eq!(host.session.flushes.newest_owed(), None, "FLUSH-3");
         drop(node);
@@ -323,7 +325,7 @@ mod tests {
             nlink: 1,
             ..engine.row(&root).unwrap()
         };
-        let guard = engine.write_guard().unwrap();
+        let guard = engine.namespace().write_guard().unwrap();
         let node = guard.insert(main, row, None).unwrap();
         guard.commit().unwrap();
         node
@@ -334,17 +336,20 @@ mod tests {
         host: &std::sync::Arc<Engine>,
         prepare: impl FnOnce(),
     ) -> crate::Result<()> {
-        let private = Engine::open_private(host, false).unwrap();
-        private.use_ticket(host.enter_writers()).unwrap();
-        private.lock_writer().unwrap();
+        let private = crate::open_private(host, false).unwrap();
+        private
+            .short_transaction()
+            .use_ticket(crate::enter_writers(host))
+            .unwrap();
+        private.short_transaction().lock_writer().unwrap();
         drop(insert(&private));
         std::thread::scope(|scope| {
-            let waiting = scope.spawn(|| drop(host.enter_writers()));
+            let waiting = scope.spawn(|| drop(crate::enter_writers(host)));
             while !host.session.writers.has_waiters() {
                 std::thread::yield_now();
             }
             prepare();
-            let (outcome, ended) = private.commit_transaction();
+            let (outcome, ended) = private.short_transaction().commit();
             let finished = outcome.and(ended.finish());
             waiting.join().unwrap();
             finished
@@ -392,15 +397,18 @@ mod tests {
         let vfs = larder_testkit::RecordingVfs::register(&recorder);
         let host = open_by(dir.path(), Some(vfs.name()));
         commit_before_another(&host, || {}).unwrap();
-        let beside = Engine::open_private(&host, false).unwrap();
-        beside.snapshot().unwrap();
+        let beside = crate::open_private(&host, false).unwrap();
+        beside.short_transaction().snapshot().unwrap();
         let fails = &vfs.faults().fails_log_sync;
         let told = commit_before_another(&host, || fails.store(true, Ordering::SeqCst));
         fails.store(false, Ordering::SeqCst);
         assert_eq!(told.unwrap_err().kind(), ErrorKind::Stopped, "FLUSH-4");
         assert_eq!(owed_count(&host), 2);
-        assert_eq!(host.sync().unwrap_err().kind(), ErrorKind::Stopped);
-        let (outcome, ended) = beside.commit_transaction();
+        assert_eq!(
+            host.commits().sync().unwrap_err().kind(),
+            ErrorKind::Stopped
+        );
+        let (outcome, ended) = beside.short_transaction().commit();
         let told = outcome.and(ended.finish()).unwrap_err();
         assert_eq!(told.kind(), ErrorKind::Stopped, "FLUSH-4");
         // The next session appends to the log when it was copied, and the copy flushed.
@@ -439,21 +447,27 @@ mod tests {
             ..crate::EngineOptions::default()
         };
         let host = open_with(dir.path(), options);
-        host.sync().unwrap();
-        host.unlock_writer();
+        host.commits().sync().unwrap();
+        host.commits().unlock_writer();
         recorder.sync_names();
-        let [first, second] = [(); 2].map(|()| Engine::open_private(&host, false).unwrap());
+        let [first, second] = [(); 2].map(|()| crate::open_private(&host, false).unwrap());
         let [has_committed, has_told] = [(); 2].map(|()| AtomicBool::new(false));
-        first.use_ticket(host.enter_writers()).unwrap();
-        first.lock_writer().unwrap();
+        first
+            .short_transaction()
+            .use_ticket(crate::enter_writers(&host))
+            .unwrap();
+        first.short_transaction().lock_writer().unwrap();
         let ino = insert(&first).ino;
         std::thread::scope(|scope| {
             let looking = scope.spawn(|| {
-                second.use_ticket(host.enter_writers()).unwrap();
-                second.lock_writer().unwrap();
+                second
+                    .short_transaction()
+                    .use_ticket(crate::enter_writers(&host))
+                    .unwrap();
+                second.short_transaction().lock_writer().unwrap();
                 let main = larder_space::format::StoreId::MAIN;
                 assert!(second.catalog.tables().inode(main, ino).unwrap().is_some());
-                let (outcome, ended) = second.commit_transaction();
+                let (outcome, ended) = second.short_transaction().commit();
                 outcome.unwrap();
                 has_committed.store(true, Ordering::SeqCst);
                 match waits {
@@ -467,7 +481,7 @@ mod tests {
                 std::thread::yield_now();
             }
             vfs.faults().holds_log_sync.store(true, Ordering::SeqCst);
-            let (outcome, ended) = first.commit_transaction();
+            let (outcome, ended) = first.short_transaction().commit();
             outcome.unwrap();
             let owed = host.session.flushes.newest_owed();
             assert!(owed.is_some(), "it shares nothing: nothing is tested");

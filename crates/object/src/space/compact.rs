@@ -20,7 +20,7 @@
 //!   checksum.
 //! * `COMPACT-4` An object that was changed while it was copied stays where it is.
 
-use crate::engine::{Engine, lock};
+use crate::engine::{Engine, EngineCompaction, lock};
 use crate::session::workspace::NO_MOVES;
 use crate::space::FreeSpace;
 use crate::view::extent_map::Mapped;
@@ -81,7 +81,7 @@ pub(crate) struct MoveLimits<'a> {
     pub should_stop: &'a dyn Fn() -> bool,
 }
 
-impl Engine {
+impl<'e> EngineCompaction<'e> {
     /// Gathers up to one AG of an object's blocks from logical block `*from` on, which becomes the
     /// first block after them, or `None` at the end. The caller is a user of the writer lock.
     pub(crate) fn gather_part(
@@ -90,7 +90,7 @@ impl Engine {
         from: &mut Option<u64>,
         limits: &MoveLimits<'_>,
     ) -> Result<Moved> {
-        self.require_parent(NO_MOVES)?;
+        self.workspace().require_parent(NO_MOVES)?;
         let first = from.take().unwrap_or(0);
         let _pinned = self.begin_read();
         if node.lock().content.is_delayed {
@@ -140,7 +140,7 @@ impl Engine {
         to: Option<Extent>,
         limits: &MoveLimits<'_>,
     ) -> Result<Moved> {
-        self.require_parent(NO_MOVES)?;
+        self.workspace().require_parent(NO_MOVES)?;
         let _pinned = self.begin_read();
         let Some(runs) = self.stable_runs(node, 0, u64::MAX, Some(from))? else {
             return Ok(Moved::Busy);
@@ -239,7 +239,7 @@ impl Engine {
     /// Whether another object holds some of the runs.
     fn are_shared(&self, runs: &[Run]) -> Result<bool> {
         for run in runs {
-            if self.is_shared(&run.extent)? {
+            if self.sharing().is_shared(&run.extent)? {
                 return Ok(true);
             }
         }
@@ -281,7 +281,7 @@ impl Engine {
         }
         let moved: u64 = replaced.iter().map(|extent| extent.block_count).sum();
         debug_assert_eq!(moved, block_count(runs), "COMPACT-3");
-        self.join_group(node, &mut state);
+        self.content().join_group(node, &mut state);
         let mut group = lock(&self.group);
         let mut free = self.free_space();
         for (from, to) in places(runs, &pieces) {
@@ -289,14 +289,15 @@ impl Engine {
         }
         // Not counted as retired bytes: the content lives on.
         for extent in replaced {
-            self.quarantine_unshared(&mut free, extent);
+            self.sharing().quarantine_unshared(&mut free, extent);
             group.retired.push((extent, node.store, node.ino));
             group.moved_away.push(extent);
         }
         let held = taken.keep(&mut free).into_iter();
         let allocated: Vec<Held> = held.map(|extent| (extent, node.store, node.ino)).collect();
         let generation = self.open_generation.load(Ordering::SeqCst);
-        self.note_held(generation, allocated.iter().copied());
+        self.sharing()
+            .note_held(generation, allocated.iter().copied());
         group.allocated.extend(allocated);
         Ok(true)
     }
@@ -342,13 +343,13 @@ impl Engine {
     }
 
     /// Free blocks in at most so many fragments: the best fit.
-    fn take_few(&self, blocks: u64, fragments_max: u64) -> Result<Option<Taken<'_>>> {
+    fn take_few(&self, blocks: u64, fragments_max: u64) -> Result<Option<Taken<'e>>> {
         let taken = self.take_any(blocks)?;
         Ok(taken.filter(|taken| count_fragments(taken.extents.iter().copied()) <= fragments_max))
     }
 
     /// Free blocks by best fit, in as many extents as it takes; `None` when there are not so many.
-    pub(crate) fn take_any(&self, blocks: u64) -> Result<Option<Taken<'_>>> {
+    pub(crate) fn take_any(&self, blocks: u64) -> Result<Option<Taken<'e>>> {
         let reserved = self.free_space().space.reserve(blocks, Purpose::Privileged);
         match reserved {
             Ok(reservation) => self.allocate_reserved(reservation, blocks).map(Some),
@@ -361,27 +362,29 @@ impl Engine {
         &self,
         mut reservation: Reservation,
         blocks: u64,
-    ) -> Result<Taken<'_>> {
+    ) -> Result<Taken<'e>> {
         let _no_commit = self.commit_lock.lock(); // RESERVE-2
-        let extents = self.allocate_extents(&mut reservation, blocks, Placement::Known);
+        let extents = self
+            .space()
+            .allocate_extents(&mut reservation, blocks, Placement::Known);
         let mut free = self.free_space();
         free.space.forfeit(reservation);
         let extents = extents?;
         free.taken_count += 1;
         Ok(Taken {
-            engine: self,
+            engine: self.engine,
             extents,
         })
     }
 
     /// Exactly these blocks, if they are free and not reserved.
-    fn take_exactly(&self, extent: Extent) -> Result<Option<Taken<'_>>> {
+    fn take_exactly(&self, extent: Extent) -> Result<Option<Taken<'e>>> {
         let blocks = extent.block_count;
         let target = Target::At(extent.segment, extent.start_block);
         let _no_commit = self.commit_lock.lock(); // RESERVE-2
         let mut free = self.free_space();
         while let Some((segment, ag)) = free.space.find_wanted_ag_for(blocks, target) {
-            self.load_ag(&mut free.space, segment, ag)?;
+            self.space().load_ag(&mut free.space, segment, ag)?;
         }
         let Ok(mut reservation) = free.space.reserve(blocks, Purpose::Privileged) else {
             return Ok(None);
@@ -390,7 +393,7 @@ impl Engine {
         free.space.forfeit(reservation);
         free.taken_count += u32::from(place.is_some());
         Ok(place.map(|place| Taken {
-            engine: self,
+            engine: self.engine,
             extents: vec![place],
         }))
     }

@@ -20,7 +20,7 @@
 //!
 //! Lock order: `compactor` is a leaf.
 
-use crate::engine::{Edit, Engine, lock};
+use crate::engine::{Edit, Engine, EngineCompaction, lock};
 use crate::space::compact::{MoveLimits, Moved, count_fragments, is_survivable};
 use crate::space::{Candidate, Compactor};
 use crate::space::{DefragObject, DefragOptions, DefragReport};
@@ -80,7 +80,7 @@ pub struct CompactStep {
     pub has_more: bool,
 }
 
-impl Engine {
+impl EngineCompaction<'_> {
     // ---- what the write path tells ----------------------------------------------------------
 
     /// Blocks of content were written: earns credit.
@@ -88,7 +88,7 @@ impl Engine {
         if blocks == 0 {
             return;
         }
-        let is_spare = self.is_history_spare();
+        let is_spare = self.expiry().is_history_spare();
         let (used, free) = {
             let free = self.free_space();
             let (live, waiting) = (
@@ -101,7 +101,10 @@ impl Engine {
             }
         };
         // Without a capacity the segments grow before they are full.
-        let total = self.capacity_blocks().map(|max| max.max(used + free));
+        let total = self
+            .segments()
+            .capacity_blocks()
+            .map(|max| max.max(used + free));
         let earned = credit_for(blocks * BLOCK_BYTES, used, total.unwrap_or(u64::MAX));
         let mut compactor = lock(&self.compactor);
         compactor.credit_bytes = (compactor.credit_bytes + earned).min(CREDIT_MAX);
@@ -125,37 +128,6 @@ impl Engine {
 
     // ---- in the background ------------------------------------------------------------------
 
-    /// Starts a step if one is due. Called at every tick.
-    pub(crate) fn compact_if_due(self: &Arc<Engine>) {
-        let is_quiet = lock(&self.group).is_empty();
-        {
-            let mut compactor = lock(&self.compactor);
-            let is_idle = is_quiet
-                && compactor
-                    .last_write
-                    .is_none_or(|last| last.elapsed() >= IDLE);
-            if compactor.is_running || compactor.find_due(is_idle).is_none() {
-                return;
-            }
-            compactor.is_running = true;
-        }
-        let engine = self.clone();
-        let spawned = std::thread::Builder::new()
-            .name("larder-compact".into())
-            .spawn(move || {
-                let _running = Running(&engine);
-                match engine.compact_step() {
-                    Ok(_) => {}
-                    Err(error) if error.kind() == ErrorKind::Stopped => {}
-                    Err(error) => tracing::warn!("compaction: {error}"),
-                }
-            });
-        if let Err(error) = spawned {
-            lock(&self.compactor).is_running = false;
-            tracing::warn!("cannot start a thread to compact: {error}");
-        }
-    }
-
     /// One step of what the background does when it is due, whether idle or not: heals one
     /// candidate, or makes room for it, within the credit (`COMPACT-5`). Does nothing while another
     /// session has the writer lock.
@@ -165,7 +137,10 @@ impl Engine {
             return Ok(CompactStep::default());
         };
         self.check_running()?;
-        if !self.writer_lock.try_begin(|| self.refresh_locked())? {
+        if !self
+            .writer_lock
+            .try_begin(|| self.sessions().refresh_locked())?
+        {
             lock(&self.compactor).postpone(key);
             return Ok(CompactStep::default());
         }
@@ -201,8 +176,8 @@ impl Engine {
         options: &DefragOptions,
         on_object: &mut dyn FnMut(&DefragObject),
     ) -> Result<DefragReport> {
-        self.sync()?;
-        self.apply_now()?;
+        self.commits().sync()?;
+        self.redo().apply_now()?;
         let mut report = DefragReport {
             is_dry: options.is_dry,
             ..DefragReport::default()
@@ -220,7 +195,7 @@ impl Engine {
                     self.defrag_object(store, ino, true, &mut work)?;
                 }
             }
-            None => self.for_each_mapped(|store, row| {
+            None => self.report().for_each_mapped(|store, row| {
                 if row.block_count == 0 {
                     return Ok(());
                 }
@@ -291,7 +266,7 @@ impl Engine {
         work.note_moved(sum.moved_blocks);
         let object = DefragObject {
             store,
-            path: self.path_of(store, ino)?,
+            path: self.report().path_of(store, ino)?,
             fragments_before: before,
             fragments_after: before.saturating_sub(sum.fewer_fragments).max(1),
             moved_bytes: sum.moved_blocks * BLOCK_BYTES,
@@ -304,7 +279,7 @@ impl Engine {
         (work.on_object)(&object);
         let capacity = self.free_space().space.capacity_blocks();
         // What was left behind is the room of what follows.
-        if !report.is_dry && self.settling_blocks() > capacity / 64 {
+        if !report.is_dry && self.expiry().settling_blocks() > capacity / 64 {
             self.settle()?;
         }
         Ok(())
@@ -374,17 +349,17 @@ impl Engine {
         for _ in 0..PIN_WAITS_MAX {
             {
                 let _edit = self.edit()?;
-                self.commit_steps(|| false)?;
+                self.expiry().commit_steps(|| false)?;
                 // Files that another session might have had open are retired by a commit after
                 // that.
                 let newest = CommitSeq(i64::MAX as u64);
-                if !self.has_lost_orphans(newest)? {
+                if !self.orphans().has_lost_orphans(newest)? {
                     let seq = *retired_by.get_or_insert_with(|| self.known_seq());
                     // One more for what that one retired.
-                    self.commit_steps(|| false)?;
-                    let history = self.horizon()?.history.limit(seq);
+                    self.expiry().commit_steps(|| false)?;
+                    let history = self.expiry().horizon()?.history.limit(seq);
                     let is_over = !self.catalog.retention().has_retired_by(&history)?
-                        && self.moved_away_until(seq).is_empty();
+                        && self.expiry().moved_away_until(seq).is_empty();
                     if is_over {
                         break;
                     }
@@ -489,7 +464,7 @@ impl Engine {
         let holes: Vec<Extent> = {
             let mut free = self.free_space();
             if !free.space.is_loaded(segment, ag) {
-                self.load_ag(&mut free.space, segment, ag)?;
+                self.space().load_ag(&mut free.space, segment, ag)?;
             }
             free.space.holes().collect()
         };
@@ -520,18 +495,49 @@ impl Engine {
     }
 
     fn committed_fragments(&self, store: StoreId, ino: Ino) -> Result<u64> {
-        Ok(count_fragments(self.extents_in_order(store, ino)?))
+        Ok(count_fragments(self.report().extents_in_order(store, ino)?))
     }
 
     /// The score of the holes, and the largest one, bytes.
     fn hole_summary(&self) -> Result<(f64, u64)> {
         let _edit = self.edit()?;
         for (segment, ag) in self.ags() {
-            self.require_ag(segment, ag)?;
+            self.space().require_ag(segment, ag)?;
         }
         let free = self.free_space();
         let score = hole_score(free.space.holes()) as f64;
         Ok((score, free.space.largest_hole_blocks() * BLOCK_BYTES))
+    }
+}
+
+/// Starts a step if one is due. Called at every tick.
+pub(crate) fn compact_if_due(engine: &Arc<Engine>) {
+    let is_quiet = lock(&engine.group).is_empty();
+    {
+        let mut compactor = lock(&engine.compactor);
+        let is_idle = is_quiet
+            && compactor
+                .last_write
+                .is_none_or(|last| last.elapsed() >= IDLE);
+        if compactor.is_running || compactor.find_due(is_idle).is_none() {
+            return;
+        }
+        compactor.is_running = true;
+    }
+    let beside = engine.clone();
+    let spawned = std::thread::Builder::new()
+        .name("larder-compact".into())
+        .spawn(move || {
+            let _running = Running(&beside);
+            match beside.compaction().compact_step() {
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::Stopped => {}
+                Err(error) => tracing::warn!("compaction: {error}"),
+            }
+        });
+    if let Err(error) = spawned {
+        lock(&engine.compactor).is_running = false;
+        tracing::warn!("cannot start a thread to compact: {error}");
     }
 }
 

@@ -17,7 +17,7 @@
 //! (`adopt_growth`).
 
 use crate::Result;
-use crate::engine::{Engine, lock};
+use crate::engine::{Engine, EngineSegments, lock};
 use crate::history::retention::horizon::GROWN_BLOCKS_MIN;
 use crate::space::compact::give_back;
 use crate::space::host_reserve::RESERVE_LOG_BYTES;
@@ -68,7 +68,23 @@ pub(crate) fn kept_ahead(own_blocks: u64) -> u64 {
     (own_blocks / 4).clamp(GROW_BLOCKS_MIN, GROW_BLOCKS_MAX) / 2
 }
 
-impl Engine {
+impl EngineSegments<'_> {
+    /// Opens the segments that the catalog names and that are not open yet; lets the others learn
+    /// how long another session has made them. With the writer lock that is the truth.
+    pub(crate) fn open_segments(&self) -> Result<()> {
+        if self.look_at_segments()? {
+            // Blocks are gone: the free set is read anew before it is used (RESERVE-1).
+            self.free_space().forget();
+        }
+        Ok(())
+    }
+
+    /// Bytes that content may take at most.
+    pub(crate) fn capacity_blocks(&self) -> Option<u64> {
+        (self.session.info.capacity_bytes > 0)
+            .then_some(self.session.info.capacity_bytes / BLOCK_BYTES)
+    }
+
     /// Preallocates more of a segment; `false` when the capacity or the host allows no more. Needs
     /// the writer lock.
     pub(crate) fn grow(&self, wanted_blocks: u64) -> Result<bool> {
@@ -78,7 +94,7 @@ impl Engine {
                 .free_space()
                 .space
                 .available_blocks(Purpose::Privileged);
-            return Ok(free >= wanted_blocks || self.ask_for_blocks(wanted_blocks)?);
+            return Ok(free >= wanted_blocks || self.workspace().ask_for_blocks(wanted_blocks)?);
         }
         self.take_over_growth();
         let available = self.free_space().space.available_blocks(Purpose::Ordinary);
@@ -107,7 +123,7 @@ impl Engine {
     }
 
     /// The same without the writer lock, of the last segment. `false` when that is not to be had:
-    /// [`Engine::grow`] finds out more.
+    /// [`EngineSegments::grow`] finds out more.
     fn grow_unlocked(&self, wanted_blocks: u64) -> Result<bool> {
         let _one_at_a_time = lock(&self.growth.one_at_a_time);
         let available = self.free_space().space.available_blocks(Purpose::Ordinary);
@@ -165,7 +181,7 @@ impl Engine {
             Some(capacity) => capacity.saturating_sub(total),
             None => u64::MAX,
         };
-        let host = self.host_bytes()?;
+        let host = self.space().host_bytes()?;
         let margin = self.host_margin_bytes()?;
         let possible = left_blocks.min(host.saturating_sub(margin) / BLOCK_BYTES);
         if possible == 0 || available.saturating_add(possible) < wanted_blocks {
@@ -202,15 +218,15 @@ impl Engine {
     /// the catalog's share, not the segments', or a database would be smaller while its log is
     /// long. But not the reserve (`HOST-1`), nor what a log takes that was just copied.
     pub(crate) fn host_margin_bytes(&self) -> Result<u64> {
-        let (log, part) = (self.log_bytes(), self.catalog_share_bytes()?);
-        let kept = self.host_reserve_bytes()? + RESERVE_LOG_BYTES.saturating_sub(log);
+        let (log, part) = (self.report().log_bytes(), self.catalog_share_bytes()?);
+        let kept = self.space().host_reserve_bytes()? + RESERVE_LOG_BYTES.saturating_sub(log);
         Ok(kept.max(part.saturating_sub(log)))
     }
 
     /// The catalog's share of the host, bytes. No more small overwrites wait in its log, however
     /// small the host (`REDO-5`).
     pub(crate) fn catalog_share_bytes(&self) -> Result<u64> {
-        Ok(HOST_MARGIN_BYTES.min(self.host_size_bytes()? / HOST_MARGIN_DIVISOR))
+        Ok(HOST_MARGIN_BYTES.min(self.space().host_size_bytes()? / HOST_MARGIN_DIVISOR))
     }
 
     fn create_segment(&self, index: SegmentIndex) -> Result<Arc<Segment>> {
@@ -233,61 +249,6 @@ impl Engine {
             .unwrap_or_else(PoisonError::into_inner)
             .push(segment.clone());
         Ok(segment)
-    }
-
-    // ---- ahead of those who write -------------------------------------------------------------
-
-    /// Grows in the background before writers have to wait for it. Meanwhile the writer lock can go
-    /// to others.
-    pub(crate) fn grow_ahead(self: &Arc<Engine>) {
-        let is_busy =
-            self.is_growing.load(Ordering::SeqCst) || self.is_shrinking.load(Ordering::SeqCst);
-        if is_busy || !self.writer_lock.is_held() || self.session.workspace.is_some() {
-            return;
-        }
-        let (available, capacity, own) = {
-            let space = &self.free_space().space;
-            (
-                space.available_blocks(Purpose::Ordinary),
-                space.capacity_blocks(),
-                space.own_blocks(),
-            )
-        };
-        let wanted = kept_ahead(own);
-        let is_full = self.capacity_blocks().is_some_and(|max| capacity >= max);
-        if available >= wanted || is_full || self.is_history_large() {
-            return;
-        }
-        self.is_growing.store(true, Ordering::SeqCst);
-        let engine = self.clone();
-        let spawned = std::thread::Builder::new()
-            .name("larder-grow".into())
-            .spawn(move || {
-                let grown = engine.grow_unlocked(wanted);
-                let outcome = grown.and_then(|is_grown| {
-                    let _edit = engine.edit()?;
-                    match is_grown {
-                        true => engine.take_over_growth(),
-                        false => drop(engine.grow(wanted)?),
-                    }
-                    Ok(())
-                });
-                engine.is_growing.store(false, Ordering::SeqCst);
-                // The end of the session is no failure of this.
-                let is_over =
-                    engine.is_closed.load(Ordering::SeqCst) || engine.check_running().is_err();
-                if let Err(error) = outcome
-                    && !is_over
-                {
-                    tracing::warn!("growing ahead: {error}");
-                }
-            });
-        if let Err(error) = spawned {
-            self.is_growing.store(false, Ordering::SeqCst);
-            tracing::warn!(
-                "cannot start a thread to grow ahead: {error}; writers grow segments themselves"
-            );
-        }
     }
 
     // ---- for a grant --------------------------------------------------------------------------
@@ -373,7 +334,9 @@ impl Engine {
                     .segment(gained.segment)
                     .is_ok_and(|segment| segment.block_count() >= gained.to);
                 if is_there
-                    && let Some(extent) = self.allocate_whole_in(reservation, end - at, target)?
+                    && let Some(extent) =
+                        self.space()
+                            .allocate_whole_in(reservation, end - at, target)?
                 {
                     left -= extent.block_count;
                     extents.push(extent);
@@ -382,8 +345,67 @@ impl Engine {
             }
         }
         if left > 0 {
-            extents.extend(self.allocate_extents(reservation, left, Placement::Known)?);
+            extents.extend(
+                self.space()
+                    .allocate_extents(reservation, left, Placement::Known)?,
+            );
         }
         Ok(())
+    }
+}
+
+/// Grows in the background before writers have to wait for it. Meanwhile the writer lock can go
+/// to others.
+pub(crate) fn grow_ahead(engine: &Arc<Engine>) {
+    let is_busy =
+        engine.is_growing.load(Ordering::SeqCst) || engine.is_shrinking.load(Ordering::SeqCst);
+    if is_busy || !engine.writer_lock.is_held() || engine.session.workspace.is_some() {
+        return;
+    }
+    let (available, capacity, own) = {
+        let space = &engine.free_space().space;
+        (
+            space.available_blocks(Purpose::Ordinary),
+            space.capacity_blocks(),
+            space.own_blocks(),
+        )
+    };
+    let wanted = kept_ahead(own);
+    let is_full = engine
+        .segments()
+        .capacity_blocks()
+        .is_some_and(|max| capacity >= max);
+    if available >= wanted || is_full || engine.expiry().is_history_large() {
+        return;
+    }
+    engine.is_growing.store(true, Ordering::SeqCst);
+    let beside = engine.clone();
+    let spawned = std::thread::Builder::new()
+        .name("larder-grow".into())
+        .spawn(move || {
+            let grown = beside.segments().grow_unlocked(wanted);
+            let outcome = grown.and_then(|is_grown| {
+                let _edit = beside.edit()?;
+                match is_grown {
+                    true => beside.segments().take_over_growth(),
+                    false => drop(beside.segments().grow(wanted)?),
+                }
+                Ok(())
+            });
+            beside.is_growing.store(false, Ordering::SeqCst);
+            // The end of the session is no failure of this.
+            let is_over =
+                beside.is_closed.load(Ordering::SeqCst) || beside.check_running().is_err();
+            if let Err(error) = outcome
+                && !is_over
+            {
+                tracing::warn!("growing ahead: {error}");
+            }
+        });
+    if let Err(error) = spawned {
+        engine.is_growing.store(false, Ordering::SeqCst);
+        tracing::warn!(
+            "cannot start a thread to grow ahead: {error}; writers grow segments themselves"
+        );
     }
 }

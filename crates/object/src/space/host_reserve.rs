@@ -8,14 +8,14 @@
 //! # Invariants
 //! * `HOST-1` New inodes, names, attributes and content are refused ([`ErrorKind::NoSpace`]) while
 //!   the host has less than the reserve, and the segments do not grow into it. *Guard*:
-//!   [`Engine::require_host_space`], [`Engine::host_margin_bytes`].
+//!   [`EngineSpace::require_host_space`], [`EngineSegments::host_margin_bytes`].
 //! * `HOST-2` Where the host has little, the log is copied early, so that it does not take what is
 //!   left.
 //!
 //! Other programs may take the reserve all the same: then commits wait until there is room
 //! (`COMMIT-4`).
 
-use crate::engine::{Engine, lock};
+use crate::engine::{EngineSpace, lock};
 use crate::{Error, ErrorKind, Result};
 use larder_catalog::CATALOG_FILE;
 use std::sync::atomic::Ordering;
@@ -46,7 +46,7 @@ pub(crate) const UNMEASURED: &str = "the filesystem that holds the database repo
     blocks, so that nobody \
      knows what room it has; move the database to one that tells ('df' shows it)";
 
-impl Engine {
+impl EngineSpace<'_> {
     /// Refuses what makes the catalog longer while the host has no more than the reserve
     /// (`HOST-1`). 20 µs, once in [`LOOK_OPERATIONS`].
     pub(crate) fn require_host_space(&self) -> Result<()> {
@@ -84,7 +84,7 @@ impl Engine {
         let free = &self.host_space;
         *lock(&free.looked) = Some(Instant::now());
         // What the log has taken of the reserve it has: it begins anew in place.
-        let host = self.host_bytes()? + self.log_bytes().min(RESERVE_LOG_BYTES);
+        let host = self.host_bytes()? + self.report().log_bytes().min(RESERVE_LOG_BYTES);
         let reserve = self.host_reserve_bytes()?;
         let little = (LITTLE_RESERVES * reserve).max(reserve + WAL_BYTES_PASSIVE);
         free.has_little.store(host < little, Ordering::Relaxed);
@@ -126,7 +126,7 @@ impl Engine {
 
     /// The reserve, with what copying the log takes, bytes.
     pub(crate) fn host_reserve_bytes(&self) -> Result<u64> {
-        let file_bytes = self.file_bytes(CATALOG_FILE);
+        let file_bytes = self.report().file_bytes(CATALOG_FILE);
         let catalog = self.catalog.length()?;
         // What is free in the catalog's file is taken before it grows.
         let used = catalog.bytes.saturating_sub(catalog.free_bytes);

@@ -16,7 +16,7 @@
 //!   is held or guaranteed (`TIME-2`, `TIME-4`).
 
 use crate::Result;
-use crate::engine::Engine;
+use crate::engine::EngineCompaction;
 use crate::space::compact::{MoveLimits, is_survivable};
 use crate::space::defrag::Gathered;
 use larder_space::format::limits::BLOCK_BYTES;
@@ -25,7 +25,7 @@ use larder_space::format::{Ino, StoreId};
 /// In the background a fragment less must be had for moving so many blocks (64 MiB).
 const BLOCKS_PER_FRAGMENT: u64 = (64 << 20) / BLOCK_BYTES;
 
-impl Engine {
+impl EngineCompaction<'_> {
     /// Gathers a candidate, or makes a hole for it: blocks moved, and whether no other step is
     /// needed. The caller is a user of the writer lock.
     pub(crate) fn heal(
@@ -35,7 +35,7 @@ impl Engine {
     ) -> Result<(u64, bool)> {
         if self.free_space().space.quarantined_blocks() > 0 {
             // What an earlier step moved away is the room of this one.
-            self.commit_now()?;
+            self.commits().commit_now()?;
         }
         let should_stop = || self.writer_lock.is_wanted() || self.check_running().is_err();
         let mut limits = MoveLimits {
@@ -67,9 +67,9 @@ impl Engine {
                 return Ok((moved, !sum.was_busy && !sum.is_too_dear));
             }
             expired += sum.wanted_blocks;
-            let may_expire = expired <= blocks_max && !self.can_grow(); // COMPACT-7
-            if may_expire && !should_stop() && self.expire_history(sum.wanted_blocks)? {
-                self.commit_now()?;
+            let may_expire = expired <= blocks_max && !self.expiry().can_grow(); // COMPACT-7
+            if may_expire && !should_stop() && self.expiry().expire_history(sum.wanted_blocks)? {
+                self.commits().commit_now()?;
                 continue;
             }
             let budget = limits.blocks_max.saturating_sub(sum.wanted_blocks);
@@ -85,7 +85,10 @@ impl Engine {
             if self.free_space().space.largest_hole_blocks() >= wanted {
                 return Ok(true);
             }
-            if self.can_grow() || self.has_given_up(newest) || !self.expire_history(wanted)? {
+            if self.expiry().can_grow()
+                || self.expiry().has_given_up(newest)
+                || !self.expiry().expire_history(wanted)?
+            {
                 return Ok(false);
             }
             self.settle()?;

@@ -15,15 +15,15 @@
 //! A reservation (`Reservation`) is taken before any lock of names or nodes, because making room
 //! may need a commit.
 
-use crate::engine::{Engine, lock};
+use crate::engine::{EngineSpace, lock};
 use crate::session::workspace::SEGMENT_BLOCKS;
 use crate::space::FreeSpace;
 use crate::{Error, ErrorKind, Result};
 use larder_catalog::{ChangeSet, CommitOutcome, RetentionHorizons};
 use larder_space::format::{CommitSeq, Extent, SegmentIndex};
 use larder_space::{AgSummary, Placement, Purpose, Reservation, Space, SpaceError, Target};
+use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
-use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Commits that may be needed until what was just deleted can be used again: the one that retires,
@@ -45,11 +45,7 @@ impl FreeSpace {
     }
 }
 
-impl Engine {
-    pub(crate) fn free_space(&self) -> MutexGuard<'_, FreeSpace> {
-        lock(&self.free_space)
-    }
-
+impl EngineSpace<'_> {
     /// Brings the free set up to date (`RESERVE-1`). Needs the writer lock.
     pub(crate) fn sync_space(&self) -> Result<()> {
         let synced = self.free_space().synced;
@@ -57,7 +53,7 @@ impl Engine {
             None => self.reload_space(),
             Some(seq) if seq == self.known_seq() => Ok(()),
             Some(seq) => {
-                self.open_segments()?;
+                self.segments().open_segments()?;
                 if !self.free_space().is_loaded() {
                     return self.reload_space();
                 }
@@ -65,7 +61,7 @@ impl Engine {
                 let mut free = self.free_space();
                 self.add_segments(&mut free.space)?;
                 self.summarize(&mut free.space, seq)?;
-                self.find_shares()?;
+                self.sharing().find_shares()?;
                 free.synced = Some(self.known_seq());
                 Ok(())
             }
@@ -75,11 +71,11 @@ impl Engine {
     /// Learns anew how much of everything is free. O(AGs). Needs the writer lock, and nothing
     /// uncommitted.
     pub(crate) fn reload_space(&self) -> Result<()> {
-        self.open_segments()?;
+        self.segments().open_segments()?;
         let mut space = Space::new();
         self.add_segments(&mut space)?;
         self.summarize(&mut space, CommitSeq(0))?;
-        self.find_shares()?;
+        self.sharing().find_shares()?;
         self.adopt_growth()?;
         let mut free = self.free_space();
         free.space = space;
@@ -90,7 +86,7 @@ impl Engine {
     /// Takes over the summaries of AGs that changed since commit `seq`.
     fn summarize(&self, space: &mut Space, seq: CommitSeq) -> Result<()> {
         if self.session.workspace.is_some() {
-            return self.summarize_grants(space);
+            return self.workspace().summarize_grants(space);
         }
         space.set_granted(self.catalog.workspace().granted_blocks(None)?);
         for row in self.catalog.space().ags_changed_since(seq)? {
@@ -163,7 +159,7 @@ impl Engine {
     pub(crate) fn load_ag(&self, space: &mut Space, segment: SegmentIndex, ag: u64) -> Result<()> {
         let rows = self.catalog.space().extents_in_ag(segment, ag)?;
         let held = rows.iter().map(|row| row.extent).collect();
-        let extents = self.in_use(segment, ag, held);
+        let extents = self.workspace().in_use(segment, ag, held);
         space.load_ag(segment, ag, &extents).map_err(corrupt)
     }
 
@@ -192,7 +188,7 @@ impl Engine {
     fn add_segments(&self, space: &mut Space) -> Result<()> {
         if self.session.workspace.is_some() {
             let known = space.capacity_blocks() / SEGMENT_BLOCKS;
-            return self.add_full_segments(space, known as u32);
+            return self.workspace().add_full_segments(space, known as u32);
         }
         let segments = self.segments.read().unwrap_or_else(PoisonError::into_inner);
         for segment in segments.iter().filter(|segment| segment.block_count() > 0) {
@@ -208,10 +204,10 @@ impl Engine {
         outcome: &CommitOutcome,
         moved_away: Vec<Extent>,
     ) {
-        let keeps_history = self.keeps_history();
+        let keeps_history = self.expiry().keeps_history();
         let has_moves = !lock(&self.group).allocated.is_empty();
         let mut free = self.free_space();
-        self.quarantine_retired(&mut free, outcome);
+        self.sharing().quarantine_retired(&mut free, outcome);
         for extent in &outcome.reclaimed {
             free.space.release(*extent);
         }
@@ -237,7 +233,7 @@ impl Engine {
     /// A reservation of `blocks` blocks. Makes room by growing a segment or by reclaiming what was
     /// deleted; [`ErrorKind::NoSpace`] only when neither helps. Needs the writer lock, and no lock.
     pub(crate) fn reserve(&self, blocks: u64, purpose: Purpose) -> Result<Reservation> {
-        let purpose = self.purpose(purpose);
+        let purpose = self.workspace().purpose(purpose);
         let mut commits_left = RECLAIM_COMMITS_MAX;
         let mut waits_left = PIN_WAITS_MAX;
         let has_enough = || self.free_space().space.available_blocks(purpose) >= blocks;
@@ -246,38 +242,38 @@ impl Engine {
                 Ok(reservation) => return Ok(reservation),
                 Err(refused) => refused,
             };
-            let expires_first = commits_left > 0 && self.is_history_large(); // TIME-7
-            if expires_first && self.private.is_none() && self.expire_history(blocks)? {
+            let expires_first = commits_left > 0 && self.expiry().is_history_large(); // TIME-7
+            if expires_first && self.private.is_none() && self.expiry().expire_history(blocks)? {
                 commits_left -= 1;
-                self.commit_steps(has_enough)?;
+                self.expiry().commit_steps(has_enough)?;
                 continue;
             }
-            if self.grow(blocks)? {
+            if self.segments().grow(blocks)? {
                 continue;
             }
-            self.expire_history(blocks)?;
+            self.expiry().expire_history(blocks)?;
             if self.private.is_some() {
                 // PRIVATE-4: nothing is reclaimed while others wait for the writer lock.
                 (commits_left, waits_left) = (0, 0);
-                self.note_refused(blocks); // TIME-5
+                self.expiry().note_refused(blocks); // TIME-5
             }
             if commits_left > 0 && self.wants_reclaim()? {
                 commits_left -= 1;
-                self.commit_steps(has_enough)?;
+                self.expiry().commit_steps(has_enough)?;
                 continue;
             }
             let has_orphans = self.may_have_orphans.load(Ordering::SeqCst);
-            if waits_left > 0 && (has_orphans || self.awaits_pins()?) {
+            if waits_left > 0 && (has_orphans || self.expiry().awaits_pins()?) {
                 // Other sessions need a tick to let go of what was just deleted.
                 waits_left -= 1;
                 std::thread::sleep(PIN_WAIT);
-                self.commit_steps(has_enough)?;
+                self.expiry().commit_steps(has_enough)?;
                 continue;
             }
             self.require_measured_host()?;
             return Err(Error::with_source(
                 ErrorKind::NoSpace,
-                self.why_full()?,
+                self.retention().why_full()?,
                 refused,
             ));
         }

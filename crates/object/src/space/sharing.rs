@@ -36,7 +36,7 @@
 //! One node is locked at a time. The source may be changed as soon as it is unlocked: its blocks
 //! have a further holder then, in the same group or an earlier one than the change.
 
-use crate::engine::{Edit, Engine, lock};
+use crate::engine::{Edit, EngineSharing, lock};
 use crate::space::{FreeSpace, Young};
 use crate::view::View;
 use crate::view::extent_map::Mapped;
@@ -224,7 +224,7 @@ impl View {
     }
 }
 
-impl Engine {
+impl EngineSharing<'_> {
     /// Gives `to` the content that `from` has from `from_offset` on, in the place of what it has
     /// from `to_offset` on, without copying. Returns how many bytes, at most `len_bytes`: fewer
     /// where the source has just been written, after 1 GiB, and at its end; 0 where nothing can be
@@ -282,9 +282,9 @@ impl Engine {
     /// Cost: a commit, and the apply of all redo rows.
     pub fn settle_content(&self) -> Result<()> {
         let _edit = self.edit()?;
-        self.place_delayed()?;
-        self.commit_now()?;
-        self.apply_redo()
+        self.delayed_allocation().place_delayed()?;
+        self.commits().commit_now()?;
+        self.redo().apply_redo()
     }
 
     /// Commits what is dirty of the range and writes its redo rows in place, as far as
@@ -314,8 +314,8 @@ impl Engine {
             is_dirty || is_delayed || state.is_committing
         };
         if is_dirty {
-            self.place_delayed()?;
-            self.commit_now()?;
+            self.delayed_allocation().place_delayed()?;
+            self.commits().commit_now()?;
         }
         let has_redo_rows = {
             let mut state = self.lock_node(from)?;
@@ -324,7 +324,7 @@ impl Engine {
             next.is_some_and(|block| block < end)
         };
         if has_redo_rows && self.private.is_none() {
-            self.apply_redo()?;
+            self.redo().apply_redo()?;
         }
         Ok(true)
     }
@@ -415,7 +415,7 @@ impl Engine {
         let mut guard = self.lock_thawed(to)?;
         let state = &mut *guard;
         step("load extended attributes")?;
-        self.begin_content(to, state)?;
+        self.content().begin_content(to, state)?;
         step("load the content")?;
         self.load_content(to, state)?;
         let bytes = offer.end - from_offset;
@@ -429,7 +429,7 @@ impl Engine {
             return Ok(0);
         }
         step("ask the rules")?;
-        self.ask_content(to, state, size.max(end), None)?;
+        self.rules().ask_content(to, state, size.max(end), None)?;
         let first = to_offset / BLOCK_BYTES;
         let stop = first + offer.block_count;
         let source = self.map_source(to);
@@ -439,9 +439,9 @@ impl Engine {
         let removed = state.content.unmap_loaded(first, stop);
         state.content.inline = None;
         state.content.inline_dirty = false;
-        self.drop_kept(&mut state.content); // WHOLE-1
-        self.discard(state, first, stop);
-        self.retire(to, state, removed);
+        self.delayed_allocation().drop_kept(&mut state.content); // WHOLE-1
+        self.content().discard(state, first, stop);
+        self.content().retire(to, state, removed);
         for run in &offer.runs {
             let map = &mut state.content.map;
             let replaced = map.insert(source, run.logical_block, run.extent, &run.checksums);
@@ -454,7 +454,7 @@ impl Engine {
             state.row.block_count += run.extent.block_count;
         }
         state.row.size_bytes = size.max(end);
-        self.touch_content(to, state, None);
+        self.content().touch_content(to, state, None);
         self.note_pages((from, from_offset / BLOCK_BYTES), (to, first), offer);
         Ok(bytes)
     }
@@ -551,7 +551,7 @@ impl Engine {
                 None => Some(self.alone()?),
                 Some(_) => None,
             };
-            self.commit_now()?;
+            self.commits().commit_now()?;
             let _no_commit = self.commit_lock.lock();
             let _barrier = self.close_barrier();
             if lock(&self.group).is_empty() {
@@ -563,7 +563,7 @@ impl Engine {
     /// Quarantines what an object lets go, if nobody else can hold it (`SHARE-6`).
     pub(crate) fn quarantine_unshared(&self, free: &mut FreeSpace, extent: Extent) {
         if !self.may_share() {
-            self.quarantine(free, extent);
+            self.workspace().quarantine(free, extent);
         }
     }
 
@@ -575,14 +575,14 @@ impl Engine {
         let mut done = 0;
         for (extent, before) in &outcome.revived {
             for retired in &outcome.retired[done..*before] {
-                self.quarantine(free, *retired);
+                self.workspace().quarantine(free, *retired);
             }
             free.space.revive(*extent);
             done = *before;
         }
         if is_late {
             for extent in &outcome.retired[done..] {
-                self.quarantine(free, *extent);
+                self.workspace().quarantine(free, *extent);
             }
         }
     }

@@ -17,7 +17,7 @@
 //! * `SHRINK-1` A segment is cut only while this session has the writer lock alone and no extent
 //!   row, live or retired, reaches behind the new end.
 
-use crate::engine::{Engine, lock};
+use crate::engine::{Engine, EngineSegments, lock};
 use crate::session::workspace::NO_MOVES;
 use crate::space::ShrinkReport;
 use crate::space::compact::{MoveLimits, Moved, is_survivable};
@@ -48,7 +48,7 @@ struct Cut {
 /// Before which block segments are not cut.
 type Floors = BTreeMap<SegmentIndex, u64>;
 
-impl Engine {
+impl EngineSegments<'_> {
     /// Makes the segments as short as `to_bytes` in all (default: as the content allows, with what
     /// is held back, and with what clones share, which is not moved), and returns the space to the
     /// host. Other sessions go on but for the last moment. [`ErrorKind::InvalidInput`] when the
@@ -61,7 +61,7 @@ impl Engine {
         is_dry: bool,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<ShrinkReport> {
-        self.require_parent(NO_MOVES)?;
+        self.workspace().require_parent(NO_MOVES)?;
         if self.catalog.workspace().oldest_transaction_pin()?.is_some() {
             return Err(Error::new(
                 ErrorKind::Busy,
@@ -69,7 +69,7 @@ impl Engine {
                  ('larder txn list')",
             ));
         }
-        self.settle()?;
+        self.compaction().settle()?;
         let goal = self.shrink_goal(to_bytes)?;
         let mut report = ShrinkReport {
             is_dry,
@@ -92,7 +92,7 @@ impl Engine {
             report.moved_bytes = self.live_bytes_behind(&cuts)?;
             return Ok(report);
         }
-        if self.find_guarantor()?.is_some() {
+        if self.retention().find_guarantor()?.is_some() {
             return Err(Error::new(
                 ErrorKind::InvalidInput,
                 "shrinking gives up history, and that is guaranteed; give it up before ('larder \
@@ -102,8 +102,8 @@ impl Engine {
         }
         // What applying copies for the past stays where it is placed: that is known before it is
         // looked for.
-        self.apply_now()?;
-        self.settle()?;
+        self.redo().apply_now()?;
+        self.compaction().settle()?;
         self.require_unheld(goal, to_bytes.is_some(), &floors)?;
         if to_bytes.is_some() {
             match self.find_shared_behind(goal)?.1 {
@@ -116,8 +116,8 @@ impl Engine {
         loop {
             // Applying copies what history needs, and that is given up: before the free space is
             // counted.
-            self.apply_now()?;
-            self.settle()?;
+            self.redo().apply_now()?;
+            self.compaction().settle()?;
             let (used, spare) = self.used_and_spare()?;
             let cuts = self.plan_cuts(goal.max(used + spare), &find_floors(&mut report)?);
             if cuts.is_empty() {
@@ -190,7 +190,7 @@ impl Engine {
         };
         let stays = |row: &ExtentRow| row.retired_seq.is_some_and(|seq| seq > held);
         let mut kept = 0;
-        self.for_each_extent(|row| {
+        self.report().for_each_extent(|row| {
             kept += u64::from(row.retired_seq.is_none() || stays(row)) * row.extent.block_count;
             Ok(())
         })?;
@@ -289,10 +289,10 @@ impl Engine {
         let mut moved = 0;
         for round in 0..ROUNDS_MAX {
             let _closed = self.close_ends(cuts)?;
-            self.apply_now()?; // What it copies is not placed there.
+            self.redo().apply_now()?; // What it copies is not placed there.
             let (moved_now, lacks_space) = self.empty_ends(cuts, progress)?;
             moved += moved_now;
-            self.settle()?;
+            self.compaction().settle()?;
             if self.cut_if_empty(cuts)? {
                 return Ok(moved);
             }
@@ -318,7 +318,8 @@ impl Engine {
         let closed = Closed { engine: self, cuts };
         for cut in cuts {
             if !cut.new_count.is_multiple_of(AG_BLOCKS) {
-                self.require_ag(cut.segment, cut.new_count / AG_BLOCKS)?;
+                self.space()
+                    .require_ag(cut.segment, cut.new_count / AG_BLOCKS)?;
             }
             let outcome = self
                 .free_space()
@@ -353,11 +354,13 @@ impl Engine {
             }
             let _edit = self.edit()?;
             let outcome = self.node(row.store, row.ino).and_then(|node| {
-                let whole = self.move_extent(&node, row.extent, None, &limits)?;
+                let whole = self
+                    .compaction()
+                    .move_extent(&node, row.extent, None, &limits)?;
                 match (whole, part_behind(row, cuts)) {
                     // Its own place before the new end is what the whole of it lacks.
                     (Moved::NoSpace { .. }, Some(part)) => {
-                        self.move_extent(&node, part, None, &limits)
+                        self.compaction().move_extent(&node, part, None, &limits)
                     }
                     _ => Ok(whole),
                 }
@@ -385,8 +388,8 @@ impl Engine {
     /// anew.
     fn cut_if_empty(&self, cuts: &[Cut]) -> Result<bool> {
         let _alone = self.alone()?;
-        self.commit_now()?;
-        self.commit_now()?;
+        self.commits().commit_now()?;
+        self.commits().commit_now()?;
         let mut is_used = false;
         self.for_each_behind(cuts, &mut |_| {
             is_used = true;
@@ -403,14 +406,14 @@ impl Engine {
         assert!(self.writer_lock.is_held(), "SHRINK-1");
         let counts = cuts.iter().map(|cut| (cut.segment, cut.new_count));
         lock(&self.group).segments.extend(counts);
-        self.commit_now()?;
+        self.commits().commit_now()?;
         // The background may commit beside this: what its commit has allocated is in no row yet.
         let _no_commit = self.commit_lock.lock();
         for cut in cuts {
             self.segment(cut.segment)?.shrink(cut.new_count)?;
         }
         // Nothing is uncommitted: the free set begins anew, with nothing closed.
-        self.reload_space()?;
+        self.space().reload_space()?;
         Ok(true)
     }
 
@@ -470,7 +473,7 @@ impl Shrinking<'_> {
 
 impl Drop for Shrinking<'_> {
     fn drop(&mut self) {
-        self.0.unlock_writer();
+        self.0.commits().unlock_writer();
         self.0.history.is_in_the_way.store(false, Ordering::SeqCst);
         self.0.is_shrinking.store(false, Ordering::SeqCst);
     }

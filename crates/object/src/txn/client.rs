@@ -7,7 +7,7 @@
 //! savepoint without a word.
 //!
 //! ```text
-//!  idle ──pin_client──▶ may read ──lock_writer_for_client──▶ may change ──end_client──▶ idle
+//!  idle ──pin──▶ may read ──lock_writer──▶ may change ──end──▶ idle
 //! ```
 //!
 //! # Invariants
@@ -20,9 +20,10 @@
 //!   so that is done before, with the writer lock in hand, while the transaction has read nothing:
 //!   it would make its own snapshot old.
 
-use crate::engine::{Engine, lock};
+use crate::engine::{Engine, EngineClient, lock};
 use crate::history::retention::horizon::{EXPIRY_DIVISOR, GROWN_BLOCKS_MIN};
 use crate::session::writer_lock::WriterLock;
+use crate::txn::short::assemble_private;
 use crate::{Error, ErrorKind, Result};
 use larder_catalog::{
     Catalog, CatalogOptions, ChangeSet, CheckpointKind, ClientHandle, ClientLocks,
@@ -89,23 +90,23 @@ impl ClientSpace {
     }
 }
 
-impl Engine {
-    /// An engine on the connection of a client, beside `host`, which is the session of this
-    /// process.
-    pub fn open_client(host: &Arc<Engine>, client: ClientHandle) -> Result<Arc<Engine>> {
-        host.check_running()?;
-        let options = CatalogOptions {
-            is_extension: true,
-            ..CatalogOptions::default()
-        };
-        let catalog = Catalog::adopt(&host.session.directory, &options, client)?;
-        let writer_lock = WriterLock::open_in(&host.session.directory)?;
-        Ok(Engine::assemble_private(host, catalog, writer_lock))
-    }
+/// An engine on the connection of a client, beside `host`, which is the session of this
+/// process.
+pub fn open_client(host: &Arc<Engine>, client: ClientHandle) -> Result<Arc<Engine>> {
+    host.check_running()?;
+    let options = CatalogOptions {
+        is_extension: true,
+        ..CatalogOptions::default()
+    };
+    let catalog = Catalog::adopt(&host.session.directory, &options, client)?;
+    let writer_lock = WriterLock::open_in(&host.session.directory)?;
+    Ok(assemble_private(host, catalog, writer_lock))
+}
 
+impl EngineClient<'_> {
     /// Pins what the client can reach from here on (`CLIENT-4`).
-    pub fn pin_client(&self) -> Result<()> {
-        let private = self.private()?;
+    pub fn pin(&self) -> Result<()> {
+        let private = self.short_transaction().private()?;
         let mut state = lock(&private.state);
         let host = &private.host;
         state
@@ -115,7 +116,7 @@ impl Engine {
     }
 
     /// Pins nothing any more: the client has read nothing yet.
-    pub fn unpin_client(&self) {
+    pub fn unpin(&self) {
         if let Some(private) = &self.private
             && let Some(pin) = lock(&private.state).pin.take()
         {
@@ -126,16 +127,16 @@ impl Engine {
     /// Runs `work`, which reads. All of it sees one moment, that of the client's transaction if
     /// there is one. `is_new`: a statement has begun since the last time. Cost: a few µs, 50 µs in
     /// a new moment.
-    pub fn in_client_moment<T>(&self, is_new: bool, work: impl FnOnce() -> Result<T>) -> Result<T> {
-        self.pin_client()?;
+    pub fn in_moment<T>(&self, is_new: bool, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        self.pin()?;
         self.catalog.client().in_one_moment(|| {
-            self.learn_client_moment(is_new)?;
+            self.learn_moment(is_new)?;
             work()
         })?
     }
 
-    fn learn_client_moment(&self, is_new: bool) -> Result<()> {
-        let private = self.private()?;
+    fn learn_moment(&self, is_new: bool) -> Result<()> {
+        let private = self.short_transaction().private()?;
         self.check_running()?;
         private.host.check_running()?;
         let is_other = self.catalog.foreign_change()?;
@@ -144,7 +145,7 @@ impl Engine {
             return Ok(());
         }
         state.is_known = false;
-        self.learn_present()?;
+        self.short_transaction().learn_present()?;
         if self.known_seq().0 < private.host.session.liveness.row_pin.load(Ordering::SeqCst) {
             // CLIENT-4
             let why = "the transaction began too long ago for the extension to know what it \
@@ -158,9 +159,9 @@ impl Engine {
     /// Takes the writer lock for the client's transaction, which has these `locks`; `false` when
     /// somebody else has it and it must not wait: who has SQLite's write lock does not
     /// (`CLIENT-3`).
-    pub fn lock_writer_for_client(&self, locks: ClientLocks) -> Result<bool> {
+    pub fn lock_writer(&self, locks: ClientLocks) -> Result<bool> {
         self.check_running()?;
-        self.private()?.host.check_running()?;
+        self.short_transaction().private()?.host.check_running()?;
         if self.writer_lock.is_held() {
             return Ok(true);
         }
@@ -185,7 +186,8 @@ impl Engine {
         }
         if is_taken
             && locks == ClientLocks::None // CLIENT-7
-            && let Err(error) = self.private()?.host.reserve_for_client(0)
+            && let host = &self.short_transaction().private()?.host
+            && let Err(error) = host.client().reserve(0)
         {
             tracing::warn!("space is not given back: {error}");
         }
@@ -194,11 +196,12 @@ impl Engine {
 
     /// Before the client's transaction takes its first lock, with the writer lock in hand: makes
     /// the room for a file of so many bytes where history is in its way. 10 µs when it is not.
-    pub fn prepare_client_write(&self, len_bytes: u64) {
-        let made = self.private().and_then(|private| {
+    pub fn prepare_write(&self, len_bytes: u64) {
+        let made = self.short_transaction().private().and_then(|private| {
             private
                 .host
-                .reserve_for_client(len_bytes.div_ceil(BLOCK_BYTES))
+                .client()
+                .reserve(len_bytes.div_ceil(BLOCK_BYTES))
         });
         if let Err(error) = made {
             tracing::warn!("space is not given back: {error}");
@@ -207,7 +210,7 @@ impl Engine {
 
     /// Takes the write lock in the client's transaction, and part in its end. Without one, this is
     /// one, with its commit. [`ErrorKind::Conflict`] when what it has read is not the present.
-    pub fn enlist_client(&self) -> Result<()> {
+    pub fn enlist(&self) -> Result<()> {
         match self.catalog.client().enlist()? {
             true => Ok(()),
             false => {
@@ -220,8 +223,8 @@ impl Engine {
 
     /// Runs `work`, which changes files, as part of the client's transaction. An error may leave
     /// part of it there: the caller refuses the commit.
-    pub fn change_for_client(&self, work: impl FnOnce() -> Result<()>) -> Result<()> {
-        let private = self.private()?;
+    pub fn change(&self, work: impl FnOnce() -> Result<()>) -> Result<()> {
+        let private = self.short_transaction().private()?;
         self.check_running()?;
         if !self.writer_lock.is_held() {
             // CLIENT-3
@@ -232,44 +235,44 @@ impl Engine {
         }
         private.begin_to_change();
         let outcome = self.change_and_commit(work);
-        self.forget_memory();
+        self.short_transaction().forget_memory();
         private.forget_known();
         outcome
     }
 
     fn change_and_commit(&self, work: impl FnOnce() -> Result<()>) -> Result<()> {
         lock(&self.group).has_others = true;
-        self.learn_present()?;
-        self.sync_space()?;
+        self.short_transaction().learn_present()?;
+        self.space().sync_space()?;
         work()?;
-        self.place_delayed()?;
-        self.commit_now()?;
-        self.flush_written()
+        self.delayed_allocation().place_delayed()?;
+        self.commits().commit_now()?;
+        self.short_transaction().flush_written()
     }
 
     fn address(&self) -> usize {
-        std::ptr::from_ref(self).addr()
+        std::ptr::from_ref(self.engine).addr()
     }
 
     /// Gives the writer lock back that was taken for nothing, in a transaction that goes on.
-    pub fn unlock_writer_for_client(&self) {
-        self.unlock_writer();
+    pub fn unlock_writer(&self) {
+        self.commits().unlock_writer();
         if !self.writer_lock.is_held() {
             lock(&HOLDERS).retain(|(.., client)| *client != self.address());
         }
     }
 
     /// Before the commit of the client's transaction: all that it has changed is of one moment.
-    pub fn note_client_moment(&self) -> Result<()> {
+    pub fn note_moment(&self) -> Result<()> {
         Ok(self.catalog.client().note_client_moment()?)
     }
 
     /// The client's transaction has ended, if it had one. `is_reading`: another statement of it
     /// still reads.
-    pub fn end_client(&self, is_reading: bool) {
+    pub fn end(&self, is_reading: bool) {
         if let Some(private) = &self.private {
             self.catalog.client().forget_client_moment();
-            self.unlock_writer_for_client();
+            self.unlock_writer();
             private.end_change(!is_reading);
         }
     }
@@ -295,22 +298,23 @@ impl Engine {
     /// The same with the writer lock in a client's hand, whose transaction has no lock yet: it is
     /// going to want so many blocks. History that is in their way is given up (`CLIENT-7`), and
     /// what waits is reclaimed when it is much.
-    fn reserve_for_client(&self, wanted_blocks: u64) -> Result<()> {
+    fn reserve(&self, wanted_blocks: u64) -> Result<()> {
         if self.session.workspace.is_some() {
             return Ok(());
         }
         let ags = self.catalog.space().ags_changed_since(CommitSeq(0))?;
         let segments = self.segments.read().unwrap_or_else(PoisonError::into_inner);
         let space = ClientSpace {
-            capacity: self.capacity_blocks(),
+            capacity: self.segments().capacity_blocks(),
             total: segments.iter().map(|segment| segment.block_count()).sum(),
             used: ags.iter().map(|row| row.used_blocks).sum(),
             retired: ags.iter().map(|row| row.retired_blocks).sum(),
         };
         drop(segments);
-        let missing = space.missing(wanted_blocks, self.take_missed());
+        let missing = space.missing(wanted_blocks, self.expiry().take_missed());
         if missing > 0 {
-            self.expire_history(missing.max(space.total / EXPIRY_DIVISOR))?;
+            self.expiry()
+                .expire_history(missing.max(space.total / EXPIRY_DIVISOR))?;
         }
         match missing > 0 || space.retired * SHORT_DIVISOR > space.total {
             true => self.reclaim_locked(),
@@ -320,12 +324,13 @@ impl Engine {
 
     /// Nothing of it is in memory here: whoever allocates reads the free set anew.
     fn reclaim_locked(&self) -> Result<()> {
-        self.notice_foreign()?;
+        self.sessions().notice_foreign()?;
         // SESSION-4: others may have been born before this hold of the writer lock.
         lock(&self.group).has_others = true;
-        let horizon = self.horizon()?;
+        let horizon = self.expiry().horizon()?;
         let is_worth_it = self.catalog.retention().has_retired_by(&horizon.kept)?
-            || (self.is_prune_due()? && self.catalog.retention().has_past_by(&horizon.kept)?);
+            || (self.expiry().is_prune_due()?
+                && self.catalog.retention().has_past_by(&horizon.kept)?);
         let mut kept = horizon.kept.clone();
         if is_worth_it {
             let set = ChangeSet {
@@ -346,17 +351,17 @@ impl Engine {
                 self.catalog.checkpoint(CheckpointKind::Passive)?; // TIME-9
             }
             if horizon.kept.passes(&kept) {
-                self.look_anew(); // Or the next one would wish for the same.
+                self.expiry().look_anew(); // Or the next one would wish for the same.
             }
             // It is taken in like one of another session.
             self.has_foreign_change.store(true, Ordering::SeqCst);
         }
-        self.note_pruned(&kept);
-        self.notice_foreign()
+        self.expiry().note_pruned(&kept);
+        self.sessions().notice_foreign()
     }
 
     /// Whether the client's transaction has the writer lock.
-    pub fn has_client_writer_lock(&self) -> bool {
+    pub fn has_writer_lock(&self) -> bool {
         self.writer_lock.is_held()
     }
 

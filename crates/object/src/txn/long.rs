@@ -1,7 +1,8 @@
 //! Long transactions: beginning and ending them, and the engine on a workspace. Words and
 //! invariants: see `workspace`.
 
-use crate::engine::{Edit, Engine, lock};
+use crate::engine::open::open_or_copy;
+use crate::engine::{Edit, Engine, EngineWorkspace, lock};
 use crate::error::io_error;
 use crate::session::open_directory;
 use crate::session::options::EngineOptions;
@@ -92,10 +93,11 @@ pub fn begin_transaction(parent: &Path, label: &str, is_bound: bool) -> Result<T
     let parent = open_directory(&canonical(parent)?)?;
     visit(&parent, false, |engine| {
         engine
+            .workspace()
             .require_parent("a long transaction cannot begin in another one; commit that first")?;
         let (row, ranges, (workspace, owner)) = {
             let _alone = engine.alone()?;
-            engine.commit_now()?;
+            engine.commits().commit_now()?;
             let (row, ranges) = engine.catalog.workspace().begin_transaction(
                 std::process::id(),
                 label,
@@ -106,10 +108,10 @@ pub fn begin_transaction(parent: &Path, label: &str, is_bound: bool) -> Result<T
             // (WORKSPACE-7).
             let last = engine.segment_blocks().pop_last();
             let owner = make_directory(&parent, row.id, last.unwrap_or((SegmentIndex(0), 0)))?;
-            engine.adopt_commit(row.pin_seq)?;
+            engine.workspace().adopt_commit(row.pin_seq)?;
             (row, ranges, owner)
         };
-        engine.unlock_writer();
+        engine.commits().unlock_writer();
         let owner = TransactionOwner {
             parent: parent.path().to_owned(),
             id: row.id,
@@ -121,7 +123,7 @@ pub fn begin_transaction(parent: &Path, label: &str, is_bound: bool) -> Result<T
             .copy_to_workspace(&workspace, &row, &ranges);
         if let Err(error) = copied {
             let seal = seal(&parent, row.id)?;
-            engine.end_transaction(row.id)?;
+            engine.workspace().end_transaction(row.id)?;
             remove_directory(&parent, row.id, seal)?;
             return Err(error.into());
         }
@@ -137,8 +139,8 @@ pub fn commit_transaction(parent: &Path, id: u64) -> Result<TransactionOutcome> 
     let seal = seal(&parent, id)?;
     let outcome = visit(&parent, false, |engine| {
         let _alone = engine.alone()?;
-        engine.commit_now()?;
-        engine.require_transaction(id)?;
+        engine.commits().commit_now()?;
+        engine.workspace().require_transaction(id)?;
         let workspace = parent.open_dir(name_of(id)).map_err(|error| {
             let path = parent.join(name_of(id));
             io_error(format!("cannot open {}", path.display()), error)
@@ -148,8 +150,8 @@ pub fn commit_transaction(parent: &Path, id: u64) -> Result<TransactionOutcome> 
                 .workspace()
                 .merge_workspace(&workspace, id, engine.now_ns())?;
         // Another connection did that: it is as foreign as if another process had.
-        engine.notice_foreign()?;
-        engine.sync_space()?;
+        engine.sessions().notice_foreign()?;
+        engine.space().sync_space()?;
         Ok(match merged {
             Merged::Done(_) => TransactionOutcome::Committed,
             Merged::Conflicts(conflicts) => TransactionOutcome::Conflicts(conflicts),
@@ -171,10 +173,10 @@ pub fn abort_transaction(parent: &Path, id: u64) -> Result<()> {
     let parent = open_directory(&canonical(parent)?)?;
     let seal = seal(&parent, id)?;
     visit(&parent, false, |engine| {
-        engine.end_transaction(id)?;
+        engine.workspace().end_transaction(id)?;
         let length = find_length(&parent, id);
         let cut = length.map_or(Ok(()), |(segment, blocks)| {
-            engine.give_back_end(segment, blocks)
+            engine.segments().give_back_end(segment, blocks)
         });
         // It has ended: what does not go back is free in the database.
         if let Err(error) = cut {
@@ -218,7 +220,7 @@ fn visit<T>(
         is_reader,
         ..EngineOptions::default()
     };
-    let engine = Engine::open_or_copy(parent, "long transaction", &options)?;
+    let engine = open_or_copy(parent, "long transaction", &options)?;
     let outcome = work(&engine);
     let closed = engine.close();
     let value = outcome?;
@@ -239,7 +241,7 @@ impl View {
     }
 }
 
-impl Engine {
+impl EngineWorkspace<'_> {
     /// The catalog and the place agree on what this is.
     pub(crate) fn check_workspace(&self) -> Result<()> {
         if self.catalog.workspace().id() == self.transaction() {
@@ -380,7 +382,7 @@ impl Engine {
             free.space.release(extent);
         }
         drop(free);
-        self.open_segments()?;
+        self.segments().open_segments()?;
         Ok(true)
     }
 
@@ -401,10 +403,12 @@ impl Engine {
         lock(&workspace.ino_ends).clear();
         let ranges: Vec<InoRange> = visit(workspace.parent(), false, |engine| {
             let _alone = engine.alone()?;
-            engine.commit_now()?;
-            engine.require_transaction(workspace.id)?;
+            engine.commits().commit_now()?;
+            engine.workspace().require_transaction(workspace.id)?;
             let ranges = engine.catalog.workspace().give_inos(engine.now_ns())?;
-            engine.adopt_commit(engine.catalog.tables().commit_seq()?)?;
+            engine
+                .workspace()
+                .adopt_commit(engine.catalog.tables().commit_seq()?)?;
             Ok(ranges)
         })?;
         self.catalog.workspace().set_ino_ranges(&ranges)?;
@@ -426,7 +430,7 @@ impl Engine {
         self.known_seq.store(seq.0, Ordering::SeqCst);
         lock(&self.next_inos).clear();
         lock(&self.group).has_others = true;
-        self.reload_space()
+        self.space().reload_space()
     }
 
     fn require_transaction(&self, id: u64) -> Result<TransactionRow> {
@@ -446,7 +450,7 @@ impl Engine {
 
     fn end_transaction(&self, id: u64) -> Result<()> {
         let _alone = self.alone()?;
-        self.commit_now()?;
+        self.commits().commit_now()?;
         self.require_transaction(id)?;
         let seq = self
             .catalog
@@ -482,7 +486,10 @@ impl Engine {
         if !ids.iter().any(|id| is_over(*id)) && open.iter().all(|row| ids.contains(&row.id)) {
             return Ok(());
         }
-        if !self.writer_lock.try_begin(|| self.refresh_locked())? {
+        if !self
+            .writer_lock
+            .try_begin(|| self.sessions().refresh_locked())?
+        {
             return Ok(());
         }
         let swept = {
@@ -491,20 +498,20 @@ impl Engine {
         };
         // While the writer lock is in hand: nobody is waited for.
         let cut = match &swept {
-            Ok(Some((segment, blocks))) => self.give_back_end(*segment, *blocks),
+            Ok(Some((segment, blocks))) => self.segments().give_back_end(*segment, *blocks),
             _ => Ok(()),
         };
         if let Err(error) = cut {
             tracing::warn!("segments stay as long as killed transactions have made them: {error}");
         }
-        self.unlock_writer();
+        self.commits().unlock_writer();
         swept.map(drop)
     }
 
     /// How long the last segment was before those that are gone now, as far as that is known.
     fn sweep_locked(&self, ids: &[u64]) -> Result<Option<(SegmentIndex, u64)>> {
         let mut lengths = Vec::new();
-        self.commit_now()?;
+        self.commits().commit_now()?;
         let open = self.catalog.workspace().transactions()?;
         for row in &open {
             if !is_abandoned(&self.session.directory, row) {
@@ -543,10 +550,10 @@ fn grant(
     least: u64,
 ) -> Result<Option<(Vec<Extent>, Vec<SegmentRow>)>> {
     visit(parent, false, |engine| {
-        let gained = engine.grow_for_grant(step)?; // RESERVE-3
+        let gained = engine.segments().grow_for_grant(step)?; // RESERVE-3
         let _alone = engine.alone()?;
-        engine.commit_now()?;
-        engine.require_transaction(id)?;
+        engine.commits().commit_now()?;
+        engine.workspace().require_transaction(id)?;
         let found = match gained {
             // All of it, or a hole that is left would be the smallest that fits what others write.
             Some(gained) if gained.blocks() >= least => {
@@ -567,11 +574,13 @@ fn grant(
         };
         let extents = {
             let _no_commit = engine.commit_lock.lock();
-            engine.allocate_for_grant(reservation, blocks, gained)?
+            engine
+                .segments()
+                .allocate_for_grant(reservation, blocks, gained)?
         };
         let granted = extents.iter().map(|extent| (*extent, GRANTS, Ino(id)));
         lock(&engine.group).allocated.extend(granted);
-        engine.commit_now()?;
+        engine.commits().commit_now()?;
         Ok(Some((extents, engine.catalog.space().segments()?)))
     })
 }
@@ -582,7 +591,7 @@ fn reserve_granted(
     blocks: u64,
     purpose: Purpose,
 ) -> Result<Option<(Reservation, u64)>> {
-    match engine.reserve(blocks, purpose) {
+    match engine.space().reserve(blocks, purpose) {
         Ok(reservation) => Ok(Some((reservation, blocks))),
         Err(error) if error.kind() == ErrorKind::NoSpace => Ok(None),
         Err(error) => Err(error),

@@ -41,10 +41,10 @@ mod conflicts;
 mod ending;
 
 use ending::refuse_while_staging;
-pub use ending::{Ended, Staging, WriterTicket};
+pub use ending::{Ended, Staging, WriterTicket, enter_writers};
 
 use crate::commit::Group;
-use crate::engine::{Engine, NO_SCHEMA, Private, lock};
+use crate::engine::{Engine, EngineShortTransaction, NO_SCHEMA, Private, lock};
 use crate::session::writer_lock::WriterLock;
 use crate::space::FreeSpace;
 use crate::txn::{Savepoint, Stage, State};
@@ -102,46 +102,45 @@ impl Private {
     }
 }
 
-impl Engine {
-    /// An engine for transactions beside `host`. Cost: opens the catalog and the segments, about 2
-    /// ms; it serves any number of transactions. In an SQL session (`is_shell`) the user may change
-    /// the connection.
-    pub fn open_private(host: &Arc<Engine>, is_shell: bool) -> Result<Arc<Engine>> {
-        host.check_running()?;
-        let catalog_options = host.session.options.for_catalog();
-        let catalog =
-            Catalog::open_private_in(&host.session.directory, &catalog_options, is_shell)?;
-        catalog.sessions().announce_changes(); // FOREIGN-2
-        let nudged = Arc::clone(host);
-        let nudge = Box::new(move || match nudged.writer_lock.is_held() {
-            true => nudged.hand_over(),
-            false => Ok(()),
-        });
-        let writer_lock = host
-            .writer_lock
-            .open_beside(&host.session.directory, nudge)?;
-        Ok(Engine::assemble_private(host, catalog, writer_lock))
-    }
+/// An engine for transactions beside `host`. Cost: opens the catalog and the segments, about 2
+/// ms; it serves any number of transactions. In an SQL session (`is_shell`) the user may change
+/// the connection.
+pub fn open_private(host: &Arc<Engine>, is_shell: bool) -> Result<Arc<Engine>> {
+    host.check_running()?;
+    let catalog_options = host.session.options.for_catalog();
+    let catalog = Catalog::open_private_in(&host.session.directory, &catalog_options, is_shell)?;
+    catalog.sessions().announce_changes(); // FOREIGN-2
+    let nudged = Arc::clone(host);
+    let nudge = Box::new(move || match nudged.writer_lock.is_held() {
+        true => nudged.commits().hand_over(),
+        false => Ok(()),
+    });
+    let writer_lock = host
+        .writer_lock
+        .open_beside(&host.session.directory, nudge)?;
+    Ok(assemble_private(host, catalog, writer_lock))
+}
 
-    /// An engine of these parts beside `host`.
-    pub(crate) fn assemble_private(
-        host: &Arc<Engine>,
-        catalog: Catalog,
-        writer_lock: WriterLock,
-    ) -> Arc<Engine> {
-        let private = Private {
-            host: Arc::clone(host),
-            state: Mutex::default(),
-            written: Mutex::default(),
-            logged_blocks: AtomicU64::new(0),
-        };
-        let session = Arc::clone(&host.session);
-        let of = (writer_lock, host.known_seq());
-        Arc::new(Engine::assemble(session, catalog, of, Some(private)))
-    }
+/// An engine of these parts beside `host`.
+pub(crate) fn assemble_private(
+    host: &Arc<Engine>,
+    catalog: Catalog,
+    writer_lock: WriterLock,
+) -> Arc<Engine> {
+    let private = Private {
+        host: Arc::clone(host),
+        state: Mutex::default(),
+        written: Mutex::default(),
+        logged_blocks: AtomicU64::new(0),
+    };
+    let session = Arc::clone(&host.session);
+    let of = (writer_lock, host.known_seq());
+    Arc::new(Engine::assemble(session, catalog, of, Some(private)))
+}
 
-    pub(crate) fn private(&self) -> Result<&Private> {
-        self.private.as_ref().ok_or_else(|| {
+impl<'e> EngineShortTransaction<'e> {
+    pub(crate) fn private(&self) -> Result<&'e Private> {
+        self.engine.private.as_ref().ok_or_else(|| {
             Error::new(
                 ErrorKind::InvalidInput,
                 "this engine serves no transactions",
@@ -162,7 +161,7 @@ impl Engine {
         require_snapshot(&state)?;
         self.check_running()?;
         private.host.check_running()?;
-        private.host.sync_own()?;
+        private.host.commits().sync_own()?;
         self.begin_at_present(private, &mut state, Stage::Reading)
             .inspect_err(|_| self.forget_stage(private, &mut state))
     }
@@ -204,15 +203,15 @@ impl Engine {
 
     /// What is in memory is of another moment: learns what the catalog says now.
     pub(crate) fn learn_present(&self) -> Result<()> {
-        self.find_constraints()?;
+        self.rules().find_constraints()?;
         let seq = self.catalog.tables().commit_seq()?;
-        self.open_segments()?;
-        self.refresh_redo(seq)?;
+        self.segments().open_segments()?;
+        self.redo().refresh_redo(seq)?;
         self.find_pieces()?;
         let _barrier = self.close_barrier();
         let _names = self.write_names();
         lock(&self.next_inos).clear();
-        self.invalidate(true);
+        self.sessions().invalidate(true);
         self.known_seq.store(seq.0, Ordering::SeqCst);
         Ok(())
     }
@@ -241,12 +240,15 @@ impl Engine {
     /// Begins to use the writer lock, and waits for other sessions without the snapshot.
     pub(crate) fn begin_writing(&self) -> Result<()> {
         if let Some(private) = &self.private {
-            if self.writer_lock.try_begin(|| self.refresh_locked())? {
+            if self
+                .writer_lock
+                .try_begin(|| self.sessions().refresh_locked())?
+            {
                 return Ok(());
             }
             self.leave_snapshot(&mut lock(&private.state))?;
         }
-        self.writer_lock.begin(|| self.refresh_locked())
+        self.writer_lock.begin(|| self.sessions().refresh_locked())
     }
 
     /// Gives the place back, unless the transaction has changed something.
@@ -287,8 +289,8 @@ impl Engine {
             state.stage = Stage::Writing;
             state.held_since = Some(Instant::now());
             lock(&self.group).has_others = true;
-            self.settle_rows();
-            self.sync_space()
+            self.history().settle_rows();
+            self.space().sync_space()
         });
         ready.inspect_err(|_| {
             // PRIVATE-5: a later operation must not go on with another snapshot.
@@ -317,7 +319,7 @@ impl Engine {
             Stage::Writing => {}
             _ => return Ok(()),
         }
-        self.commit_now()
+        self.commits().commit_now()
     }
 
     /// Rows were changed beside the transactions, on the connection of this engine, which the
@@ -359,7 +361,7 @@ impl Engine {
         }
         self.forget_memory();
         self.learn_present()?;
-        self.sync_space()
+        self.space().sync_space()
     }
 
     /// Forgets the savepoint and later ones; what was done since stays.
@@ -442,7 +444,7 @@ impl Engine {
     /// Any error leaves nothing of the transaction, but for [`ErrorKind::Stopped`], after which
     /// only reopening tells. The handles of the transaction are closed before. Cost: one flush of
     /// each segment that was written, one of the log, which several transactions may share.
-    pub fn commit_transaction(&self) -> (Result<()>, Ended) {
+    pub fn commit(&self) -> (Result<()>, Ended) {
         let private = match self.private() {
             Ok(private) => private,
             Err(error) => return (Err(error), Ended::new(None)),
@@ -467,7 +469,7 @@ impl Engine {
         // What was retired waits for somebody who reclaims it.
         private.host.may_have_orphans.store(true, Ordering::SeqCst);
         let blocks = self.redo_rows.blocks.load(Ordering::SeqCst);
-        private.host.note_redo_at(self.known_seq(), blocks);
+        private.host.redo().note_redo_at(self.known_seq(), blocks);
         let mut ended = self.end(private, false);
         ended.has_changed(&private.host);
         ended.set_pending_flush(owed);
@@ -479,14 +481,14 @@ impl Engine {
         self.check_running()?;
         private.host.check_running()?;
         debug_assert!(self.writer_lock.is_held(), "PRIVATE-1");
-        self.place_delayed()?;
-        self.commit_now()?;
+        self.delayed_allocation().place_delayed()?;
+        self.commits().commit_now()?;
         debug_assert!(lock(&self.group).is_empty(), "COMMIT-1");
-        self.note_short_pool(); // TIME-5
+        self.expiry().note_short_pool(); // TIME-5
         self.flush_written()?;
-        let may_share = self.may_share_flush(private)?;
+        let may_share = self.commits().may_share_flush(private)?;
         let owing = may_share.then(|| private.host.session.flushes.begin()); // FLUSH-5
-        let flush = self.commit_sql(may_share)?;
+        let flush = self.history().commit_sql(may_share)?;
         Ok(match owing {
             Some(owing) => owing.end(flush == LogFlush::Owed),
             // Nothing of its own; and what it may have seen is not durable because of it
@@ -533,7 +535,7 @@ impl Engine {
         }
         lock(&private.written).clear();
         private.logged_blocks.store(0, Ordering::Relaxed);
-        self.unlock_writer();
+        self.commits().unlock_writer();
         if self.writer_lock.is_held() {
             // Nothing would give it back: an idle engine would keep everybody waiting.
             self.stop(
@@ -544,7 +546,7 @@ impl Engine {
         if let Some(pin) = state.pin.take() {
             private.host.session.readers.give_back(pin);
         }
-        self.shrink_cache(); // CACHE-2: there is no background.
+        self.sessions().shrink_cache(); // CACHE-2: there is no background.
         Ended::new(std::mem::take(&mut state.is_writer).then_some(&private.host))
     }
 
@@ -585,10 +587,10 @@ impl Engine {
         lock(&self.delayed).clear();
         lock(&self.next_inos).clear();
         *self.free_space() = FreeSpace::default();
-        self.forget_shares();
+        self.sharing().forget_shares();
         self.schema_version.store(NO_SCHEMA, Ordering::SeqCst);
         self.catalog.stores().forget();
-        self.forget_ino_ends();
+        self.workspace().forget_ino_ends();
     }
 }
 

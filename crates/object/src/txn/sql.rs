@@ -1,15 +1,15 @@
 //! SQL of users on an engine that serves transactions (`short`).
 
-use crate::engine::Engine;
+use crate::engine::EngineSql;
 use crate::{Error, Result};
 use larder_catalog::{SqlFiles, SqlRow, SqlStatement, SqlValue};
 use larder_space::format::{CommitSeq, Ino, Name, StoreId};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-impl Engine {
+impl EngineSql<'_> {
     /// Has the SQL of this engine see the tables of stores as they were after a commit, and no
-    /// others. Who asks for it keeps that commit readable ([`Engine::open_as_of`]). The user's
+    /// others. Who asks for it keeps that commit readable ([`crate::open_as_of`]). The user's
     /// columns also as plain SQL left them after it up to the time `at_ns`.
     pub fn show_past(&self, seq: CommitSeq, at_ns: i64) -> Result<()> {
         Ok(self.catalog.sql().show_past(seq, at_ns)?)
@@ -32,11 +32,11 @@ impl Engine {
         files: Arc<dyn SqlFiles>,
         on_row: &mut dyn FnMut(SqlRow) -> ControlFlow<()>,
     ) -> Result<(u64, ControlFlow<()>)> {
-        self.snapshot()?;
+        self.short_transaction().snapshot()?;
         if statement.writes() {
-            self.lock_writer()?;
+            self.short_transaction().lock_writer()?;
         }
-        self.flush_to_catalog()?;
+        self.short_transaction().flush_to_catalog()?;
         self.note_rows_read();
         let outcome = self
             .catalog
@@ -45,10 +45,10 @@ impl Engine {
         if !statement.is_read_only {
             // Also after an error: what functions have read meanwhile was taken back with the
             // statement.
-            self.find_constraints()?;
+            self.rules().find_constraints()?;
             let _barrier = self.close_barrier();
             let _names = self.write_names();
-            self.invalidate(false);
+            self.sessions().invalidate(false);
         }
         Ok(outcome?)
     }
@@ -71,8 +71,8 @@ impl Engine {
         parameters: &[SqlValue],
         files: Arc<dyn SqlFiles>,
     ) -> Result<Vec<(StoreId, Ino, Name)>> {
-        self.lock_writer()?;
-        self.flush_to_catalog()?;
+        self.short_transaction().lock_writer()?;
+        self.short_transaction().flush_to_catalog()?;
         let taken = self
             .catalog
             .sql()
@@ -95,9 +95,13 @@ impl Engine {
         statement: &SqlStatement,
         on_row: &mut dyn FnMut(SqlRow) -> ControlFlow<()>,
     ) -> Result<(u64, ControlFlow<()>)> {
-        self.private()?.host.sync_own()?;
+        self.short_transaction()
+            .private()?
+            .host
+            .commits()
+            .sync_own()?;
         if !statement.is_read_only {
-            self.note_changed_beside()?;
+            self.short_transaction().note_changed_beside()?;
         }
         Ok(self.catalog.sql().run(sql, statement, &[], None, on_row)?)
     }

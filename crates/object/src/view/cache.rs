@@ -383,14 +383,14 @@ mod tests {
         };
         Engine::create(&path, &init, &options).unwrap();
         let host = Engine::open(&path, "host", &options).unwrap();
-        let engine = Engine::open_private(&host, false).unwrap();
-        engine.snapshot().unwrap();
+        let engine = crate::open_private(&host, false).unwrap();
+        engine.short_transaction().snapshot().unwrap();
         let bytes_max = engine.cache.bytes_max;
         for ino in 2..2 + bytes_max / NODE_BYTES + 1000 {
             engine.cache.insert(node(ino));
         }
         assert!(engine.cache.size().1 > bytes_max);
-        engine.commit_transaction().0.unwrap();
+        engine.short_transaction().commit().0.unwrap();
         assert!(engine.cache.size().1 <= bytes_max, "CACHE-2");
         engine.close().unwrap();
         host.close().unwrap();

@@ -14,7 +14,7 @@
 //! changed: there they are written only while nobody else has the database open, and at the end.
 
 use crate::Result;
-use crate::engine::{Engine, lock};
+use crate::engine::{EngineAccessTimes, lock};
 use crate::view::node::Node;
 use larder_catalog::InodeRow;
 use larder_space::format::FileKind;
@@ -59,7 +59,7 @@ impl AccessRule {
     }
 }
 
-impl Engine {
+impl EngineAccessTimes<'_> {
     /// Notes that an inode is read now, if that counts; says whether it did. 0.2 µs.
     pub fn note_access(&self, node: &Arc<Node>, rule: AccessRule) -> Result<bool> {
         let is_noted = rule != AccessRule::Never
@@ -99,7 +99,7 @@ impl Engine {
         if !is_due {
             return;
         }
-        let written = match is_full || self.keeps_history() || self.is_only_session() {
+        let written = match is_full || self.expiry().keeps_history() || self.is_only_session() {
             true => self.write_access_times(),
             false => Ok(false),
         };
@@ -184,7 +184,7 @@ impl Engine {
             waiting.nodes.push(node);
             waiting.since.get_or_insert_with(Instant::now);
         }
-        self.look_at_log(times.len() as u64)?;
+        self.commits().look_at_log(times.len() as u64)?;
         Ok(true)
     }
 }

@@ -18,7 +18,7 @@
 //!   every operation with several errors.
 
 use crate::Result;
-use crate::engine::{Edit, Engine, lock};
+use crate::engine::{Edit, Engine, EngineContent, lock};
 use crate::view::node::{Node, NodeState, require_alive};
 use crate::write::RowEdit;
 use crate::write::guard::step;
@@ -66,20 +66,20 @@ pub(crate) enum Wait {
     UntilThawed,
 }
 
-impl Engine {
+impl<'e> EngineContent<'e> {
     /// Begins a change of content that makes at most `blocks` blocks dirty; waits for the writer
     /// lock. The content is loaded.
-    pub(crate) fn content_guard<'e>(
-        &'e self,
+    pub(crate) fn content_guard(
+        &self,
         node: &'e Arc<Node>,
         (blocks, purpose): (u64, Purpose),
         wait: Wait,
     ) -> Result<ContentGuard<'e>> {
         step("take the writer lock")?;
-        let edit = self.edit()?;
+        let edit = self.engine.edit()?;
         step("reserve space")?;
         let reservation = self.reservation(&edit, blocks, purpose)?;
-        let barrier = self.enter_barrier();
+        let barrier = self.engine.enter_barrier();
         step("lock the file")?;
         let mut state = match wait {
             Wait::No => self.lock_node(node)?,
@@ -90,7 +90,7 @@ impl Engine {
         step("load the content")?;
         self.load_content(node, &mut state)?;
         Ok(ContentGuard {
-            engine: self,
+            engine: self.engine,
             node,
             before: Before {
                 row: state.row.clone(),
@@ -121,7 +121,9 @@ impl ContentGuard<'_> {
     pub fn ask_with(&self, size_bytes: u64, with: Option<&RowEdit<'_>>) -> Result<()> {
         step("ask the rules")?;
         require_alive(&self.state)?;
-        (self.engine).ask_content(self.node, &self.state, size_bytes, with)
+        (self.engine)
+            .rules()
+            .ask_content(self.node, &self.state, size_bytes, with)
     }
 
     /// Ends the change: the file has `size_bytes`, and it is in the open group.
@@ -140,7 +142,7 @@ impl ContentGuard<'_> {
         if with.is_some_and(|with| with.mask.atime) {
             state.accessed_ns = None; // ATIME-2
         }
-        self.engine.touch_content(self.node, state, with);
+        self.engine.content().touch_content(self.node, state, with);
         state.row.clone()
     }
 
@@ -157,9 +159,11 @@ impl ContentGuard<'_> {
     pub fn put_noted(&mut self, block: u64, bytes: &[u8; BLOCK]) {
         self.note_block(block);
         let state = &mut *self.state;
-        (self.engine).gather(self.node, state, &mut self.reservation, |gather| {
-            gather.put(block, bytes);
-        });
+        (self.engine)
+            .content()
+            .gather(self.node, state, &mut self.reservation, |gather| {
+                gather.put(block, bytes);
+            });
     }
 
     /// Zeroes a part of a dirty block; it is taken back if the change fails.
@@ -175,7 +179,9 @@ impl ContentGuard<'_> {
             self.before.inline = Some((inline.clone(), content.inline_dirty));
             self.note_block(0);
             let state = &mut *self.state;
-            (self.engine).leave_inline(self.node, state, &mut self.reservation);
+            (self.engine)
+                .content()
+                .leave_inline(self.node, state, &mut self.reservation);
         }
     }
 

@@ -15,7 +15,7 @@
 //! comes later, so that a large change is not starved by small ones.
 
 use crate::Result;
-use crate::engine::{Engine, lock};
+use crate::engine::{EngineDelayedAllocation, lock};
 use crate::view::gather;
 use crate::write::Claims;
 use std::sync::atomic::Ordering;
@@ -41,7 +41,7 @@ impl Drop for Claim<'_> {
     }
 }
 
-impl Engine {
+impl<'e> EngineDelayedAllocation<'e> {
     /// Memory of content that is dirty or kept, bytes.
     pub(crate) fn gathered_bytes(&self) -> u64 {
         self.dirty_bytes.load(Ordering::SeqCst) + self.kept_bytes.load(Ordering::SeqCst)
@@ -49,7 +49,7 @@ impl Engine {
 
     /// Claims the memory for a change of `len_bytes` of content. Waits, and commits, while there is
     /// none (`CLAIM-1`).
-    pub(crate) fn claim_memory(&self, len_bytes: u64) -> Result<Claim<'_>> {
+    pub(crate) fn claim_memory(&self, len_bytes: u64) -> Result<Claim<'e>> {
         let bytes = gather::memory_bytes_max(len_bytes);
         let claims = &self.claims;
         if claims.waiting_count.load(Ordering::SeqCst) == 0
@@ -65,7 +65,7 @@ impl Engine {
         outcome
     }
 
-    fn wait_for_claim(&self, bytes: u64) -> Result<Claim<'_>> {
+    fn wait_for_claim(&self, bytes: u64) -> Result<Claim<'e>> {
         let mut since: Option<Instant> = None;
         let mut commit_count = 0;
         loop {
@@ -73,7 +73,7 @@ impl Engine {
                 return Ok(claim);
             }
             if self.dirty_bytes.load(Ordering::SeqCst) > 0 && commit_count < COMMITS_MAX {
-                self.commit_now()?;
+                self.commits().commit_now()?;
                 commit_count += 1;
                 continue;
             }
@@ -88,16 +88,16 @@ impl Engine {
         }
     }
 
-    fn try_claim(&self, bytes: u64) -> Option<Claim<'_>> {
+    fn try_claim(&self, bytes: u64) -> Option<Claim<'e>> {
         let claimed = self.claims.bytes.fetch_add(bytes, Ordering::SeqCst);
         let claim = self.claim_of(bytes);
         let fits = self.gathered_bytes() + claimed + bytes <= self.session.dirty_bytes_max;
         fits.then_some(claim)
     }
 
-    fn claim_of(&self, bytes: u64) -> Claim<'_> {
+    fn claim_of(&self, bytes: u64) -> Claim<'e> {
         Claim {
-            claims: &self.claims,
+            claims: &self.engine.claims,
             bytes,
         }
     }

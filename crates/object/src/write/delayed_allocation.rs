@@ -31,7 +31,7 @@
 //! take ([`STREAM_BYTES_PER_US`]); so this stays rare.
 
 use crate::Result;
-use crate::engine::{Engine, lock};
+use crate::engine::{EngineDelayedAllocation, lock};
 use crate::view::gather::Gather;
 use crate::view::node::{Content, Node, NodeState};
 use crate::write::frozen::{ContentFlush, Fate};
@@ -57,7 +57,7 @@ const EAGER_BYTES: u64 = 32 << 20;
 /// Groups with more nodes than this have little to gain by waiting.
 const NODES_MAX: usize = 256;
 
-impl Engine {
+impl EngineDelayedAllocation<'_> {
     /// Most blocks that an object may have to be gathered whole.
     fn whole_blocks_max(&self) -> u64 {
         self.session.dirty_bytes_max / WHOLE_DIVISOR / BLOCK_BYTES
@@ -81,7 +81,7 @@ impl Engine {
             state.row.block_count,
             state.content.kept.block_count()
         );
-        let is_open = state.writer_count > 0 && !self.is_closing();
+        let is_open = state.writer_count > 0 && !self.is_closed.load(Ordering::SeqCst);
         let size_blocks = state.row.size_bytes.div_ceil(BLOCK_BYTES);
         let content = &mut state.content;
         let has_dirty = !content.gather.is_empty();
@@ -254,7 +254,7 @@ impl Engine {
         for node in nodes {
             let mut state = self.lock_node(&node)?;
             if state.content.is_delayed && !state.is_deleted && state.writer_count == 0 {
-                self.mark_dirty(&node, &mut state);
+                self.content().mark_dirty(&node, &mut state);
             }
         }
         Ok(())

@@ -7,7 +7,7 @@
 //! * `EDIT-3` A change of content takes the file's capability (`security.capability`) with it:
 //!   nobody has vouched for the new content.
 
-use crate::engine::{Edit, Engine, lock};
+use crate::engine::{Edit, EngineContent, lock};
 use crate::view::gather::Gather;
 use crate::view::node::{Node, NodeState, require_alive, stream_of};
 use crate::write::RowEdit;
@@ -46,17 +46,17 @@ pub(crate) struct Shrinking {
     tail: Edge,
 }
 
-impl Engine {
+impl<'e> EngineContent<'e> {
     /// A reservation of `blocks` blocks for a change that follows.
     pub(crate) fn reservation(
         &self,
         _edit: &Edit<'_>,
         blocks: u64,
         purpose: Purpose,
-    ) -> Result<HeldReservation<'_>> {
-        let reservation = self.reserve(blocks, purpose)?;
+    ) -> Result<HeldReservation<'e>> {
+        let reservation = self.space().reserve(blocks, purpose)?;
         Ok(HeldReservation {
-            engine: self,
+            engine: self.engine,
             reservation: Some(reservation),
         })
     }
@@ -78,9 +78,9 @@ impl Engine {
         data: &[u8],
     ) -> Result<u64> {
         step("claim memory")?;
-        let _memory = self.claim_memory(data.len() as u64)?;
+        let _memory = self.delayed_allocation().claim_memory(data.len() as u64)?;
         step("look at the host")?;
-        self.require_host_space()?;
+        self.space().require_host_space()?;
         let blocks = blocks_touched(asked, data.len() as u64);
         let mut change = self.content_guard(node, (blocks, Purpose::Ordinary), Wait::No)?;
         let size = change.state.row.size_bytes;
@@ -95,7 +95,7 @@ impl Engine {
         change.ask(end.max(size))?;
         if change.state.content.pieces.is_some() {
             drop(change);
-            return self.write_pieces(node, asked, data);
+            return self.fragments().write_pieces(node, asked, data);
         }
         match change.state.content.gather.edges(offset, data.len() as u64) {
             [None, None] => self.gather_write(node, &mut change, (offset, data), |_, _| {}),
@@ -201,7 +201,7 @@ impl Engine {
         let mut change = self.content_guard(node, reserved, Wait::UntilThawed)?;
         if change.state.content.pieces.is_some() {
             drop(change);
-            return self.truncate_pieces(node, size_bytes, with);
+            return self.fragments().truncate_pieces(node, size_bytes, with);
         }
         change.ask_with(size_bytes, with)?;
         if size_bytes < change.state.row.size_bytes {
@@ -212,7 +212,7 @@ impl Engine {
         Ok(change.commit_with(size_bytes, with))
     }
 
-    /// Loads and reads what [`Engine::shrink`] needs. Changes nothing.
+    /// Loads and reads what [`EngineContent::shrink`] needs. Changes nothing.
     pub(crate) fn plan_shrink(
         &self,
         node: &Node,
@@ -315,7 +315,7 @@ impl Engine {
         let mut change = self.content_guard(node, reserved, Wait::UntilThawed)?;
         if change.state.content.pieces.is_some() {
             drop(change);
-            return self.zero_pieces(node, offset, end, keep_size);
+            return self.fragments().zero_pieces(node, offset, end, keep_size);
         }
         let size = change.state.row.size_bytes;
         let grown = if keep_size { size } else { size.max(end) };
@@ -406,8 +406,8 @@ impl Engine {
         let grown = if keep_size { size } else { size.max(end) };
         change.ask(grown)?;
         let state = &mut *change.state;
-        self.plan_longer(node, state, grown)?;
-        self.grow_pieces(node, state, grown);
+        self.fragments().plan_longer(node, state, grown)?;
+        self.fragments().grow_pieces(node, state, grown);
         state.content.expected_bytes = state.content.expected_bytes.max(end);
         change.commit(grown);
         Ok(())
@@ -418,7 +418,7 @@ impl Engine {
         node.lock().content.expected_bytes = size_bytes;
     }
 
-    /// Counts a handle, that may write or not. [`Engine::close_node`] must follow.
+    /// Counts a handle, that may write or not. [`EngineContent::close_node`] must follow.
     pub fn open_node(&self, node: &Node, may_write: bool) -> Result<()> {
         let mut state = self.lock_node(node)?;
         require_alive(&state)?;
@@ -445,24 +445,24 @@ impl Engine {
             state.writer_count -= u32::from(may_write);
             if may_write && state.writer_count == 0 {
                 state.content.expected_bytes = 0;
-                self.settle_later(node, &mut state);
+                self.delayed_allocation().settle_later(node, &mut state);
                 self.free_space().space.end_stream(stream_of(node));
             }
-            self.end_report(&mut state);
+            self.refusals().end_report(&mut state);
             if state.open_count > 0 {
                 return Ok(());
             }
             // Another session may have taken its last name.
             self.freshen(node, &mut state)?;
             let is_over = state.row.nlink == 0 && !state.is_deleted && !state.is_parting;
-            if !is_over || self.keep_if_known(node, &mut state, true) {
+            if !is_over || self.orphans().keep_if_known(node, &mut state, true) {
                 return Ok(());
             }
         }
         let _edit = self.edit()?;
         let _barrier = self.enter_barrier();
         let mut state = self.lock_node(node)?;
-        self.end_orphan(node, &mut state);
+        self.orphans().end_orphan(node, &mut state);
         Ok(())
     }
 
@@ -496,7 +496,7 @@ impl Engine {
         group.retired_bytes += blocks * BLOCK_BYTES;
         let mut free = self.free_space();
         for extent in extents {
-            self.quarantine_unshared(&mut free, extent);
+            self.sharing().quarantine_unshared(&mut free, extent);
             group.retired.push((extent, node.store, node.ino));
         }
     }
@@ -540,7 +540,7 @@ impl Engine {
         state.touch_count += 1;
         self.history.attribution.note();
         self.join_group(node, state);
-        self.note_pending(node, state);
+        self.rules().note_pending(node, state);
     }
 
     /// The same for a change that nobody waits for: fsync need not know of it.

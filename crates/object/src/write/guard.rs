@@ -26,7 +26,7 @@
 
 use crate::Result;
 use crate::commit::{NameChange, Operation};
-use crate::engine::{Edit, Engine, lock};
+use crate::engine::{Edit, Engine, EngineNamespace, lock};
 use crate::view::node::{Node, NodeState};
 use crate::write::{Asked, Undo};
 use larder_catalog::{AttrMask, InodeChange, InodeRow, Save};
@@ -83,24 +83,24 @@ struct NodeBefore {
     own_touch_count: u64,
 }
 
-impl Engine {
+impl<'e> EngineNamespace<'e> {
     /// Begins a change; waits for the writer lock.
-    pub fn write_guard(&self) -> Result<WriteGuard<'_>> {
-        self.begin_write(self.edit()?)
+    pub fn write_guard(&self) -> Result<WriteGuard<'e>> {
+        self.begin_write(self.engine.edit()?)
     }
 
     /// The same for a user of the writer lock.
-    pub(crate) fn begin_write<'e>(&'e self, edit: Edit<'e>) -> Result<WriteGuard<'e>> {
+    pub(crate) fn begin_write(&self, edit: Edit<'e>) -> Result<WriteGuard<'e>> {
         if self.rules.is_full() || lock(&self.group).operations.len() >= OPERATIONS_MAX {
             // Each operation is asked about behind all that wait: that they are few bounds what it
             // costs. Names changed again and again are to take no more memory than that.
-            self.commit_now()?;
+            self.commits().commit_now()?;
         }
         debug_assert!(self.writer_lock.is_held(), "GUARD-1");
-        let barrier = self.enter_barrier();
-        let names = self.write_names();
+        let barrier = self.engine.enter_barrier();
+        let names = self.engine.write_names();
         Ok(WriteGuard {
-            engine: self,
+            engine: self.engine,
             _names: names,
             _barrier: barrier,
             _edit: edit,
@@ -138,10 +138,10 @@ impl<'e> WriteGuard<'e> {
         for before in &undo.nodes {
             let mut state = before.node.lock();
             if state.row.nlink == 0 && before.row.nlink > 0 && state.is_journal() {
-                self.engine.wish_commit();
+                self.engine.background().wish_commit();
             }
             if state.is_deleted && !before.is_deleted {
-                self.engine.discard(&mut state, 0, u64::MAX);
+                self.engine.content().discard(&mut state, 0, u64::MAX);
             }
         }
         // NAMES-1
@@ -167,14 +167,14 @@ impl<'e> WriteGuard<'e> {
 
     /// Asks the rules about all that was touched, with the length that one of the files gets.
     pub(crate) fn ask_rules(&self, grown: Option<(&Node, u64)>) -> Result<()> {
-        if !self.engine.has_rules() {
+        if !self.engine.rules().has_rules() {
             return Ok(());
         }
         let mut undo = self.undo.borrow_mut();
         let mut asked = Asked::default();
         for before in &undo.nodes {
             let (store, ino) = (before.node.store, before.node.ino);
-            if !self.engine.is_constrained(store) {
+            if !self.engine.rules().is_constrained(store) {
                 continue;
             }
             let state = before.node.lock();
@@ -209,7 +209,7 @@ impl<'e> WriteGuard<'e> {
             match step {
                 Undo::Entry {
                     dir, name, before, ..
-                } if self.engine.is_constrained(dir.store) => {
+                } if self.engine.rules().is_constrained(dir.store) => {
                     let is_first = names.insert((dir.store, dir.ino, name));
                     if let Some(before) = before.as_ref().filter(|_| is_first) {
                         let target = before.target.map(|(ino, _)| ino);
@@ -220,7 +220,9 @@ impl<'e> WriteGuard<'e> {
                     let entry = (dir.store, dir.ino, name.clone(), target.map(|(ino, _)| ino));
                     asked.entries.push(entry);
                 }
-                Undo::Xattr { node, name, before } if self.engine.is_constrained(node.store) => {
+                Undo::Xattr { node, name, before }
+                    if self.engine.rules().is_constrained(node.store) =>
+                {
                     if xattrs.insert((node.store, node.ino, name)) {
                         let value = (node.store, node.ino, name.clone(), before.clone());
                         asked.before.xattrs.push(value);
@@ -235,7 +237,7 @@ impl<'e> WriteGuard<'e> {
         undo.is_asked = true;
         asked.saves = undo.saves.clone();
         drop(undo);
-        self.engine.ask_rules(asked)
+        self.engine.rules().ask_rules(asked)
     }
 
     /// What precedes every step on an inode, whose state is locked.
@@ -293,7 +295,7 @@ impl<'e> WriteGuard<'e> {
             before.own_touch_count += 1;
         }
         drop(undo);
-        self.engine.mark_dirty(node, state);
+        self.engine.content().mark_dirty(node, state);
     }
 
     /// A place where a test lets an operation fail.

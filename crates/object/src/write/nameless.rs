@@ -25,7 +25,7 @@
 //! session.
 
 use crate::Result;
-use crate::engine::{Edit, Engine, lock};
+use crate::engine::{Edit, EngineOrphans, lock};
 use crate::view::node::{Node, NodeState};
 use crate::write::{Keeper, Nameless};
 use larder_space::format::{Ino, StoreId};
@@ -43,7 +43,7 @@ impl Nameless {
     }
 }
 
-impl Engine {
+impl EngineOrphans<'_> {
     /// From now on `keeper` is asked, as long as it lives.
     pub fn set_keeper(&self, keeper: Weak<dyn Keeper>) {
         let mut place = (self.nameless.keeper.write()).unwrap_or_else(PoisonError::into_inner);
@@ -67,7 +67,11 @@ impl Engine {
     /// Ends what was let go, unless another session has the writer lock: then the background comes
     /// again.
     pub(crate) fn end_let_go(&self) -> Result<()> {
-        if !self.nameless.has_let_go() || !self.writer_lock.try_begin(|| self.refresh_locked())? {
+        if !self.nameless.has_let_go()
+            || !self
+                .writer_lock
+                .try_begin(|| self.sessions().refresh_locked())?
+        {
             return Ok(());
         }
         let edit = Edit { engine: self };
@@ -140,7 +144,7 @@ impl Engine {
         let is_open = state.open_count > 0;
         if !is_open && !group.has_others {
             drop(group);
-            self.delete(node, state);
+            self.content().delete(node, state);
             return;
         }
         self.may_have_orphans.store(true, Ordering::SeqCst);
@@ -162,10 +166,10 @@ impl Engine {
         // Without other sessions nobody else can hold it, and without constraints nobody can
         // refuse; else the next reclaim decides.
         self.may_have_orphans.store(true, Ordering::SeqCst);
-        if !group.has_others && !self.is_constrained(node.store) {
+        if !group.has_others && !self.rules().is_constrained(node.store) {
             group.orphans_removed.push((node.store, node.ino));
             drop(group);
-            self.delete(node, state);
+            self.content().delete(node, state);
         }
     }
 }
@@ -173,6 +177,7 @@ impl Engine {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::Engine;
     use crate::{EngineOptions, InitOptions};
     use larder_catalog::InodeRow;
     use larder_space::format::{FileKind, Name};
@@ -192,7 +197,7 @@ mod tests {
     }
 
     fn add(engine: &Engine, name: &Name) -> Arc<Node> {
-        let guard = engine.write_guard().unwrap();
+        let guard = engine.namespace().write_guard().unwrap();
         let root = guard.node(StoreId::MAIN, Ino::ROOT).unwrap();
         let row = InodeRow {
             kind: FileKind::File,
@@ -203,17 +208,17 @@ mod tests {
         let target = Some((node.ino, FileKind::File));
         guard.set_entry(&root, name, target).unwrap();
         guard.commit().unwrap();
-        engine.sync().unwrap();
+        engine.commits().sync().unwrap();
         node
     }
 
     fn remove(engine: &Engine, name: &Name, node: &Arc<Node>) {
-        let guard = engine.write_guard().unwrap();
+        let guard = engine.namespace().write_guard().unwrap();
         let root = guard.node(StoreId::MAIN, Ino::ROOT).unwrap();
         guard.drop_name(node).unwrap();
         guard.set_entry(&root, name, None).unwrap();
         guard.commit().unwrap();
-        engine.sync().unwrap();
+        engine.commits().sync().unwrap();
     }
 
     fn options() -> EngineOptions {
@@ -248,7 +253,7 @@ mod tests {
         remove(&engine, &name, &node);
         assert_eq!(engine.catalog.sessions().orphans().unwrap().len(), 1);
         other.close().unwrap();
-        engine.settle().unwrap();
+        engine.compaction().settle().unwrap();
         assert!(engine.catalog.sessions().orphans().unwrap().is_empty());
         let cached = engine.cache.find(node.store, node.ino);
         assert!(
@@ -264,7 +269,7 @@ mod tests {
         let engine = create(&dir.path().join("db"));
         let kernel = Arc::new(Kernel(AtomicBool::new(false)));
         let keeper: Weak<dyn Keeper> = Arc::downgrade(&kernel) as Weak<dyn Keeper>;
-        engine.set_keeper(keeper);
+        engine.orphans().set_keeper(keeper);
         let name = Name::new(b"file").unwrap();
         let forgotten = add(&engine, &name);
         remove(&engine, &name, &forgotten);
@@ -285,9 +290,9 @@ mod tests {
         assert_eq!(orphans.len(), 1, "NAMELESS-1");
         assert_eq!(engine.row(&known).unwrap().nlink, 0, "NAMELESS-1");
         kernel.0.store(false, Ordering::SeqCst);
-        engine.let_go(StoreId::MAIN, known.ino);
-        engine.end_let_go().unwrap();
-        engine.sync().unwrap();
+        engine.orphans().let_go(StoreId::MAIN, known.ino);
+        engine.orphans().end_let_go().unwrap();
+        engine.commits().sync().unwrap();
         assert!(
             engine.catalog.sessions().orphans().unwrap().is_empty(),
             "NAMELESS-1"

@@ -4,7 +4,7 @@
 //! rename is never seen half done, and takes back what does not come to its end. Both work on nodes
 //! in memory, in front of the catalog.
 
-use crate::engine::{Engine, lock};
+use crate::engine::{EngineNamespace, lock};
 use crate::view::View;
 use crate::view::entries::EntryDelta;
 use crate::view::node::Node;
@@ -138,13 +138,13 @@ impl WriteGuard<'_> {
         mut row: InodeRow,
         target: Option<&[u8]>,
     ) -> Result<Arc<Node>> {
-        self.engine().require_host_space()?;
+        self.engine().space().require_host_space()?;
         let mut next_inos = lock(&self.engine().next_inos);
         let next = match next_inos.get(&store) {
             Some(next) => *next,
             None => self.engine().catalog.stores().next_ino(store)?.0,
         };
-        let next = self.engine().next_ino(store, next)?;
+        let next = self.engine().workspace().next_ino(store, next)?;
         next_inos.insert(store, next + 1);
         drop(next_inos);
         row.ino = Ino(next);
@@ -159,9 +159,9 @@ impl WriteGuard<'_> {
         Ok(node)
     }
 
-    /// A new regular file without a name, open for writing once ([`Engine::close_node`] must
-    /// follow). It goes when nobody has it open any more, or in a crash, unless
-    /// `Change::add_name` gave it a name, which `is_linkable` allows.
+    /// A new regular file without a name, open for writing once
+    /// ([`crate::EngineContent::close_node`] must follow). It goes when nobody has it open any
+    /// more, or in a crash, unless `Change::add_name` gave it a name, which `is_linkable` allows.
     pub fn insert_anonymous(
         &self,
         store: StoreId,
@@ -183,7 +183,7 @@ impl WriteGuard<'_> {
     /// Counts one more name of an inode; [`ErrorKind::NotFound`] if it had lost its last one, or
     /// was made never to have one.
     pub fn add_name(&self, node: &Arc<Node>) -> Result<InodeRow> {
-        self.engine().require_host_space()?;
+        self.engine().space().require_host_space()?;
         let mut state = self.engine().lock_node(node)?;
         self.step("add a name")?;
         self.remember(node, &state);
@@ -304,7 +304,7 @@ impl WriteGuard<'_> {
         if state.row.nlink > 0 {
             return Ok(());
         }
-        if state.open_count == 0 && self.engine().has_keeper() {
+        if state.open_count == 0 && self.engine().orphans().has_keeper() {
             state.is_parting = true;
             lock(&self.engine().group).parting.push(Arc::clone(node));
             self.push_undo(Undo::Parting(Arc::clone(node)));
@@ -335,7 +335,7 @@ impl WriteGuard<'_> {
     /// Sets or removes an extended attribute.
     pub fn set_xattr(&self, node: &Arc<Node>, name: &[u8], value: Option<&[u8]>) -> Result<()> {
         if value.is_some() {
-            self.engine().require_host_space()?;
+            self.engine().space().require_host_space()?;
         }
         let mut state = self.engine().lock_node(node)?;
         self.engine().load_xattrs(node, &mut state)?;
@@ -360,7 +360,7 @@ impl WriteGuard<'_> {
     }
 }
 
-impl Engine {
+impl EngineNamespace<'_> {
     /// Sets a user column, in a commit of its own after everything before it. `check` is asked
     /// first, with the writer lock: is there a value?
     pub fn set_user_column(
@@ -373,7 +373,7 @@ impl Engine {
     ) -> Result<()> {
         let _edit = self.edit()?;
         check(self.user_column(store, ino, column)?.is_some())?;
-        self.commit_now()?;
+        self.commits().commit_now()?;
         Ok(self
             .catalog
             .temporal()

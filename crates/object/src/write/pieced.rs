@@ -3,7 +3,7 @@
 //! The ordinary road (`edit`, `read`) turns here when it finds pieces. What is written, zeroed or
 //! truncated is translated to the base, where everything goes on as for an object without pieces.
 
-use crate::engine::Engine;
+use crate::engine::EngineFragments;
 use crate::view::View;
 use crate::view::node::{Node, NodeState, require_alive};
 use crate::view::pieces::{BaseRange, LoadError, Pieces, ROOT};
@@ -105,7 +105,7 @@ impl View {
     }
 }
 
-impl Engine {
+impl EngineFragments<'_> {
     /// The same for who has the writer lock: nobody else changes anything.
     pub(crate) fn require_pieces(
         &self,
@@ -124,7 +124,7 @@ impl Engine {
         }
     }
 
-    /// [`Engine::write`] and [`Engine::append`] to an object with pieces.
+    /// [`EngineContent::write`] and [`EngineContent::append`] to an object with pieces.
     pub(crate) fn write_pieces(
         &self,
         node: &Arc<Node>,
@@ -134,7 +134,7 @@ impl Engine {
         let mut blocks = blocks_touched(asked, data.len() as u64) + EDGE_BLOCKS;
         loop {
             let reserved = (blocks, Purpose::Ordinary);
-            let mut change = self.content_guard(node, reserved, Wait::No)?;
+            let mut change = self.content().content_guard(node, reserved, Wait::No)?;
             let size = change.state.row.size_bytes;
             let offset = asked.unwrap_or(size);
             let end = offset
@@ -148,7 +148,7 @@ impl Engine {
             self.require_pieces(node, state, offset, end)?;
             let Some(pieces) = &state.content.pieces else {
                 drop(change);
-                return self.write_somewhere(node, asked, data);
+                return self.content().write_somewhere(node, asked, data);
             };
             let ranges = write_ranges(pieces, offset, end)?;
             let needed = ranges.iter().map(BaseRange::block_count).sum();
@@ -160,18 +160,19 @@ impl Engine {
             let edges = self.read_edges(node, state, &ranges)?;
             self.plan_longer(node, state, grown)?;
             // From here on nothing fails.
-            self.gather(node, state, &mut change.reservation, |gather| {
-                let mut rest = data;
-                for range in &ranges {
-                    let (part, others) = rest.split_at(range.len_bytes as usize);
-                    gather.write(range.offset, part, |block, target| {
-                        if let Some(bytes) = edges.get(&block) {
-                            target.copy_from_slice(bytes);
-                        }
-                    });
-                    rest = others;
-                }
-            });
+            self.content()
+                .gather(node, state, &mut change.reservation, |gather| {
+                    let mut rest = data;
+                    for range in &ranges {
+                        let (part, others) = rest.split_at(range.len_bytes as usize);
+                        gather.write(range.offset, part, |block, target| {
+                            if let Some(bytes) = edges.get(&block) {
+                                target.copy_from_slice(bytes);
+                            }
+                        });
+                        rest = others;
+                    }
+                });
             self.grow_pieces(node, state, grown);
             change.commit(grown);
             return Ok(offset);
@@ -198,7 +199,8 @@ impl Engine {
         Ok(edges)
     }
 
-    /// Loads what [`Engine::grow_pieces`] needs, and looks whether the list can grow so far.
+    /// Loads what [`EngineFragments::grow_pieces`] needs, and looks whether the list can grow so
+    /// far.
     pub(crate) fn plan_longer(
         &self,
         node: &Arc<Node>,
@@ -224,11 +226,11 @@ impl Engine {
             && size > old
         {
             pieces.extend(size);
-            self.mark_dirty(node, state);
+            self.content().mark_dirty(node, state);
         }
     }
 
-    /// [`Engine::truncate`] of an object with pieces.
+    /// [`EngineContent::truncate`] of an object with pieces.
     pub(crate) fn truncate_pieces(
         &self,
         node: &Arc<Node>,
@@ -236,10 +238,12 @@ impl Engine {
         with: Option<&RowEdit<'_>>,
     ) -> Result<InodeRow> {
         let reserved = (EDGE_BLOCKS, Purpose::Privileged);
-        let mut change = self.content_guard(node, reserved, Wait::UntilThawed)?;
+        let mut change = self
+            .content()
+            .content_guard(node, reserved, Wait::UntilThawed)?;
         if change.state.content.pieces.is_none() {
             drop(change);
-            return self.truncate_with(node, size_bytes, with);
+            return self.content().truncate_with(node, size_bytes, with);
         }
         change.ask_with(size_bytes, with)?;
         if size_bytes < change.state.row.size_bytes {
@@ -252,7 +256,7 @@ impl Engine {
         Ok(change.commit_with(size_bytes, with))
     }
 
-    /// [`Engine::zero_range`] of an object with pieces.
+    /// [`EngineContent::zero_range`] of an object with pieces.
     pub(crate) fn zero_pieces(
         &self,
         node: &Arc<Node>,
@@ -263,7 +267,9 @@ impl Engine {
         let mut blocks = EDGE_BLOCKS;
         loop {
             let reserved = (blocks, Purpose::Privileged);
-            let mut change = self.content_guard(node, reserved, Wait::UntilThawed)?;
+            let mut change = self
+                .content()
+                .content_guard(node, reserved, Wait::UntilThawed)?;
             let size = change.state.row.size_bytes;
             let stop = end.min(size);
             let grown = if keep_size { size } else { size.max(end) };
@@ -273,7 +279,9 @@ impl Engine {
             self.require_pieces(node, state, offset, stop)?;
             let Some(pieces) = &state.content.pieces else {
                 drop(change);
-                return self.zero_range(node, offset, end - offset, keep_size);
+                return self
+                    .content()
+                    .zero_range(node, offset, end - offset, keep_size);
             };
             let ranges = pieces.translate(offset, stop);
             // The ragged ends of each.
@@ -286,11 +294,12 @@ impl Engine {
             for range in ranges {
                 let end = range.offset + range.len_bytes;
                 let planned = (range.offset, end, range.is_tail);
-                zeroing.extend(self.plan_zero(node, state, planned)?);
+                zeroing.extend(self.content().plan_zero(node, state, planned)?);
             }
             self.plan_longer(node, state, grown)?;
             // From here on nothing fails.
-            self.zero_base(node, state, &mut change.reservation, &zeroing);
+            self.content()
+                .zero_base(node, state, &mut change.reservation, &zeroing);
             self.grow_pieces(node, state, grown);
             change.commit(grown);
             return Ok(());

@@ -1,7 +1,7 @@
 //! The whole content of an object at once: replaced in one step, at its known length.
 
 use crate::Result;
-use crate::engine::Engine;
+use crate::engine::EngineContent;
 use crate::view::gather::Gather;
 use crate::view::node::Node;
 use crate::write::change::HeldReservation;
@@ -24,21 +24,21 @@ pub struct NewContent<'e> {
     _memory: Claim<'e>,
 }
 
-impl Engine {
+impl<'e> EngineContent<'e> {
     /// Copies `bytes` and begins a change that may make them an object's content
     /// ([`WriteGuard::set_content`]). The copy is made before anything is locked.
-    pub fn guard_with_content(&self, bytes: &[u8]) -> Result<(WriteGuard<'_>, NewContent<'_>)> {
+    pub fn guard_with_content(&self, bytes: &[u8]) -> Result<(WriteGuard<'e>, NewContent<'e>)> {
         let size_bytes = bytes.len() as u64;
         if size_bytes > FILE_BYTES_MAX {
             return Err(too_large());
         }
-        let memory = self.claim_memory(size_bytes)?;
+        let memory = self.engine.delayed_allocation().claim_memory(size_bytes)?;
         let mut gather = Gather::default();
         let inline = (size_bytes <= self.session.inline_bytes_max).then(|| bytes.to_vec());
         if inline.is_none() {
             gather.write(0, bytes, |_, _| {});
         }
-        let edit = self.edit()?;
+        let edit = self.engine.edit()?;
         let reservation = self.reservation(&edit, gather.block_count(), Purpose::Ordinary)?;
         let content = NewContent {
             size_bytes,
@@ -47,7 +47,7 @@ impl Engine {
             reservation,
             _memory: memory,
         };
-        Ok((self.begin_write(edit)?, content))
+        Ok((self.engine.namespace().begin_write(edit)?, content))
     }
 }
 
@@ -69,7 +69,7 @@ impl WriteGuard<'_> {
         self.step("set the content")?;
         let mut state = engine.lock_node(node)?;
         self.step("load extended attributes")?;
-        engine.begin_content(node, &mut state)?;
+        engine.content().begin_content(node, &mut state)?;
         self.step("load the content")?;
         engine.load_content(node, &mut state)?;
         self.remember(node, &state);
@@ -86,7 +86,7 @@ impl WriteGuard<'_> {
             self.step("wait for the commit of the file")?;
             state = engine.lock_thawed(node)?;
         }
-        engine.begin_content(node, &mut state)?;
+        engine.content().begin_content(node, &mut state)?;
         engine.load_content(node, &mut state)?;
         if is_cut {
             // Pieces may have come or gone meanwhile. With them the base may be longer than the
@@ -101,10 +101,10 @@ impl WriteGuard<'_> {
             map.load_blocks(source, kept_blocks, u64::MAX)?;
             // From here on nothing fails (GUARD-4).
             let removed = state.content.unmap_loaded_from(kept_blocks);
-            engine.retire(node, &mut state, removed);
+            engine.content().retire(node, &mut state, removed);
             state.content.drop_pieces();
         }
-        engine.discard(&mut state, 0, u64::MAX);
+        engine.content().discard(&mut state, 0, u64::MAX);
         engine
             .dirty_bytes
             .fetch_add(gather.memory_bytes(), Ordering::Relaxed);
@@ -115,7 +115,7 @@ impl WriteGuard<'_> {
         content.expected_bytes = size_bytes;
         reservation.give(keep, &mut content.reservation);
         state.row.size_bytes = size_bytes;
-        engine.touch_content(node, &mut state, None);
+        engine.content().touch_content(node, &mut state, None);
         drop(state);
         // The old content is gone.
         self.finish();

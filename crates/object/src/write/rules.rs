@@ -17,7 +17,7 @@
 //! for each operation, with a row for each of at most [`PENDING_MAX`] inodes, names and extended
 //! attributes that wait, 3 µs each; then they are committed.
 
-use crate::engine::{Engine, lock};
+use crate::engine::{EngineRules, lock};
 use crate::view::node::{Node, NodeState};
 use crate::write::{Asked, Pending, RowEdit, Rules};
 use crate::{Error, ErrorKind, Result};
@@ -138,7 +138,7 @@ impl Rules {
     }
 }
 
-impl Engine {
+impl EngineRules<'_> {
     /// Whether any store has rules of the user's.
     pub(crate) fn has_rules(&self) -> bool {
         let constrained = self.constrained.read();

@@ -15,7 +15,7 @@
 //!   the names that there are.
 
 use crate::Result;
-use crate::engine::{Engine, lock};
+use crate::engine::{EngineNamespace, lock};
 use crate::view::View;
 use crate::view::node::Node;
 use crate::write::guard::WriteGuard;
@@ -198,13 +198,13 @@ impl WriteGuard<'_> {
     }
 }
 
-impl Engine {
+impl EngineNamespace<'_> {
     /// The inode that is now the file that inode `ino` was after commit `seq`, and is no more: it
     /// was saved since. Cost: a lookup, and the commit of saves that wait for one.
     pub fn saved_as(&self, store: StoreId, ino: Ino, seq: CommitSeq) -> Result<Option<Ino>> {
         self.check_running()?;
         if self.private.is_none() {
-            self.sync_if(|group| !group.saves.is_empty())?;
+            self.commits().sync_if(|group| !group.saves.is_empty())?;
         }
         Ok(self.catalog.stores().saved_as(store, ino, seq)?)
     }

@@ -21,7 +21,7 @@
 //! # Invariants
 //! See `pieces`. All of an operation is in one group (`COMMIT-1`).
 
-use crate::engine::Engine;
+use crate::engine::EngineFragments;
 use crate::view::node::{Node, NodeState};
 use crate::view::pieces::{Piece, Pieces};
 use crate::view::read::Plan;
@@ -74,8 +74,8 @@ enum Reach {
     BeforeEnd,
 }
 
-impl Engine {
-    /// `FALLOC_FL_INSERT_RANGE`: [`Engine::insert_hole`] of whole blocks before the end.
+impl EngineFragments<'_> {
+    /// `FALLOC_FL_INSERT_RANGE`: [`EngineFragments::insert_hole`] of whole blocks before the end.
     /// [`ErrorKind::InvalidInput`] for others.
     pub fn insert_blocks(&self, node: &Arc<Node>, offset: u64, len_bytes: u64) -> Result<()> {
         require_blocks(offset, len_bytes)?;
@@ -83,8 +83,8 @@ impl Engine {
         self.splice(node, (offset, 0), filling, Reach::BeforeEnd)
     }
 
-    /// `FALLOC_FL_COLLAPSE_RANGE`: [`Engine::delete_range`] of whole blocks that do not reach the
-    /// end. [`ErrorKind::InvalidInput`] for others.
+    /// `FALLOC_FL_COLLAPSE_RANGE`: [`EngineFragments::delete_range`] of whole blocks that do not
+    /// reach the end. [`ErrorKind::InvalidInput`] for others.
     pub fn collapse_blocks(&self, node: &Arc<Node>, offset: u64, len_bytes: u64) -> Result<()> {
         require_blocks(offset, len_bytes)?;
         let range = (offset, len_bytes);
@@ -125,10 +125,12 @@ impl Engine {
     /// shorter of what moves and what makes room.
     pub fn move_range(&self, node: &Arc<Node>, from: u64, len_bytes: u64, to: u64) -> Result<()> {
         step("claim memory")?;
-        let _memory = self.claim_memory(REWRITE_BYTES_MAX)?;
+        let _memory = self.delayed_allocation().claim_memory(REWRITE_BYTES_MAX)?;
         let blocks = REWRITE_BYTES_MAX / BLOCK_BYTES + EDGE_BLOCKS;
         let reserved = (blocks, Purpose::Privileged);
-        let mut change = self.content_guard(node, reserved, Wait::UntilThawed)?;
+        let mut change = self
+            .content()
+            .content_guard(node, reserved, Wait::UntilThawed)?;
         let size = change.state.row.size_bytes;
         let ends = [from, to].map(|at| at.checked_add(len_bytes));
         if ends.iter().any(|end| end.is_none_or(|end| end > size)) {
@@ -163,14 +165,18 @@ impl Engine {
         reach: Reach,
     ) -> Result<()> {
         step("claim memory")?;
-        let _memory = self.claim_memory(filling.block_count() * BLOCK_BYTES + REWRITE_BYTES_MAX)?;
+        let _memory = self
+            .delayed_allocation()
+            .claim_memory(filling.block_count() * BLOCK_BYTES + REWRITE_BYTES_MAX)?;
         let blocks = filling.block_count() + REWRITE_BYTES_MAX / BLOCK_BYTES + EDGE_BLOCKS;
         let purpose = if filling.block_count() > 0 {
             Purpose::Ordinary
         } else {
             Purpose::Privileged
         };
-        let mut change = self.content_guard(node, (blocks, purpose), Wait::UntilThawed)?;
+        let mut change =
+            self.content()
+                .content_guard(node, (blocks, purpose), Wait::UntilThawed)?;
         let size = change.state.row.size_bytes;
         let last = match reach {
             Reach::End => Some(size),
@@ -231,17 +237,18 @@ impl Engine {
         state.content.inline = None;
         state.content.inline_dirty = false;
         state.content.drop_pieces();
-        self.discard(state, 0, u64::MAX);
-        self.retire(node, state, removed);
-        self.gather(node, state, &mut change.reservation, |gather| {
-            for (block, bytes) in bytes.chunks(BLOCK).enumerate() {
-                if bytes.iter().any(|&byte| byte != 0) {
-                    let mut whole = [0; BLOCK];
-                    whole[..bytes.len()].copy_from_slice(bytes);
-                    gather.put(block as u64, &whole);
+        self.content().discard(state, 0, u64::MAX);
+        self.content().retire(node, state, removed);
+        self.content()
+            .gather(node, state, &mut change.reservation, |gather| {
+                for (block, bytes) in bytes.chunks(BLOCK).enumerate() {
+                    if bytes.iter().any(|&byte| byte != 0) {
+                        let mut whole = [0; BLOCK];
+                        whole[..bytes.len()].copy_from_slice(bytes);
+                        gather.put(block as u64, &whole);
+                    }
                 }
-            }
-        });
+            });
         Ok(())
     }
 
@@ -255,7 +262,7 @@ impl Engine {
     ) -> Result<()> {
         let state = &mut *change.state;
         let shrinking = match offset < state.row.size_bytes {
-            true => Some(self.plan_shrink(node, state, offset)?),
+            true => Some(self.content().plan_shrink(node, state, offset)?),
             false => None,
         };
         // Where nothing is cut off, data may begin inside the last block.
@@ -266,17 +273,20 @@ impl Engine {
         }
         // From here on nothing fails.
         if let Some(shrinking) = &shrinking {
-            self.shrink(node, state, &mut change.reservation, shrinking);
+            self.content()
+                .shrink(node, state, &mut change.reservation, shrinking);
         }
         if let Filling::Data(data) = filling {
-            self.leave_inline(node, state, &mut change.reservation);
-            self.gather(node, state, &mut change.reservation, |gather| {
-                gather.write(offset, data, |block, target| {
-                    if block == offset / BLOCK_BYTES {
-                        target.copy_from_slice(&last);
-                    }
+            self.content()
+                .leave_inline(node, state, &mut change.reservation);
+            self.content()
+                .gather(node, state, &mut change.reservation, |gather| {
+                    gather.write(offset, data, |block, target| {
+                        if block == offset / BLOCK_BYTES {
+                            target.copy_from_slice(&last);
+                        }
+                    });
                 });
-            });
         }
         Ok(())
     }
@@ -309,7 +319,7 @@ impl Engine {
         if len_bytes > 0 {
             let first_block = list(state).take_base(len_bytes.div_ceil(BLOCK_BYTES));
             if let Filling::Data(data) = filling {
-                self.gather(node, state, reservation, |gather| {
+                self.content().gather(node, state, reservation, |gather| {
                     // Nothing is in fresh blocks yet.
                     gather.write(first_block * BLOCK_BYTES, data, |_, _| {});
                 });
@@ -405,7 +415,7 @@ impl Engine {
         change.leave_inline_noted();
         let state = &mut *change.state;
         let size = state.row.size_bytes;
-        self.mark_dirty(node, state);
+        self.content().mark_dirty(node, state);
         let pieces = &mut state.content.pieces;
         pieces.get_or_insert_with(|| Pieces::new_whole(size));
         self.may_have_pieces.store(true, Ordering::SeqCst);
@@ -541,10 +551,11 @@ impl Engine {
     /// Gives the base blocks of pieces back; their map pages are loaded.
     fn free(&self, node: &Node, state: &mut NodeState, pieces: Vec<Piece>) {
         for piece in pieces {
-            self.discard(state, piece.first_block, piece.end_block());
+            self.content()
+                .discard(state, piece.first_block, piece.end_block());
             let content = &mut state.content;
             let removed = content.unmap_loaded(piece.first_block, piece.end_block());
-            self.retire(node, state, removed);
+            self.content().retire(node, state, removed);
         }
     }
 
@@ -579,7 +590,7 @@ impl Engine {
             }),
             "a block was not brought in"
         );
-        self.gather(node, state, reservation, |gather| {
+        self.content().gather(node, state, reservation, |gather| {
             let mut bytes = [0; BLOCK];
             if let Some(moved) = gather.find(right.first_block) {
                 bytes[used..used + more].copy_from_slice(&moved[..more]);

@@ -29,9 +29,9 @@
 //!   the log is copied after each step that leaves something. So however much goes, the log stays
 //!   short, nobody waits for long, a close ends soon, and whoever comes after it, or after a crash,
 //!   goes on by himself. *Guard*: the catalog limits each reclaim (`larder_catalog`, `steps`); who
-//!   needs the space goes on ([`Engine::commit_steps`]), a close takes some steps and no more
-//!   ([`Engine::reclaim_some`]), others go on with their next commits, and a session that begins
-//!   looks for what was left ([`Engine::note_left_steps`]).
+//!   needs the space goes on ([`EngineExpiry::commit_steps`]), a close takes some steps and no more
+//!   ([`EngineCommits::reclaim_some`]), others go on with their next commits, and a session that
+//!   begins looks for what was left ([`EngineExpiry::note_left_steps`]).
 //!
 //! # Why there is a pool
 //! Best fit keeps objects whole while the free space is many times an object. History would fill
@@ -44,7 +44,7 @@
 //!
 //! The horizon moves in steps of a part of the retention, so that not every commit reclaims.
 
-use crate::engine::{Edit, Engine, lock};
+use crate::engine::{Edit, EngineExpiry, EnginePast, lock};
 use crate::history::Horizon;
 use crate::{Error, ErrorKind, Result};
 use larder_catalog::{HistoryHorizon, Moment, RetentionHorizons, SnapshotRow};
@@ -71,10 +71,10 @@ pub(crate) const GROWN_BLOCKS_MIN: u64 = (256 << 20) / BLOCK_BYTES;
 /// than a prune waits between two of its own looks.
 const PIN_PAUSE: Duration = Duration::from_millis(20);
 
-impl Engine {
+impl EngineExpiry<'_> {
     /// Whether the database keeps history, of any store.
     pub fn keeps_history(&self) -> bool {
-        self.retention().retention_ns > 0 && self.session.workspace.is_none()
+        self.retention().of_database().retention_ns > 0 && self.session.workspace.is_none()
     }
 
     /// Of what has expired early and is still there, nothing goes that is guaranteed now.
@@ -102,7 +102,7 @@ impl Engine {
 
     /// Up to where reclaim may go now (`TIME-1`).
     pub(crate) fn horizon(&self) -> Result<Horizon> {
-        let pinned = self.reclaim_horizon()?;
+        let pinned = self.sessions().reclaim_horizon()?;
         let history = self.retention_horizons()?;
         Ok(Horizon {
             pinned,
@@ -166,7 +166,7 @@ impl Engine {
     /// left.
     pub(crate) fn commit_steps(&self, is_enough: impl Fn() -> bool) -> Result<()> {
         loop {
-            self.commit_now()?;
+            self.commits().commit_now()?;
             if !self.history.has_more() || is_enough() {
                 return Ok(());
             }
@@ -256,7 +256,10 @@ impl Engine {
     /// it.
     pub(crate) fn can_grow(&self) -> bool {
         let blocks = self.free_space().space.capacity_blocks();
-        self.capacity_blocks().is_none_or(|max| blocks < max) && !self.is_history_large()
+        self.segments()
+            .capacity_blocks()
+            .is_none_or(|max| blocks < max)
+            && !self.is_history_large()
     }
 
     /// Whether history goes before the segments grow (`TIME-7`).
@@ -277,7 +280,7 @@ impl Engine {
     /// Blocks that are retired, and how many of them a database without a capacity grows for;
     /// `None` where these are not more, or there is a capacity.
     fn large_history(&self) -> Option<(u64, u64)> {
-        if self.capacity_blocks().is_some() || !self.keeps_history() {
+        if self.segments().capacity_blocks().is_some() || !self.keeps_history() {
             return None;
         }
         let space = &self.free_space().space;
@@ -361,7 +364,7 @@ impl Engine {
     /// Whether history fills space that anybody may have who needs it, as far as is known.
     pub(crate) fn is_history_spare(&self) -> bool {
         self.keeps_history()
-            && !self.retention().is_guaranteed
+            && !self.retention().of_database().is_guaranteed
             && lock(&self.history.clock).found.is_spare()
     }
 
@@ -421,7 +424,10 @@ impl Engine {
             return Ok(());
         };
         self.check_running()?;
-        if !self.writer_lock.try_begin(|| self.refresh_locked())? {
+        if !self
+            .writer_lock
+            .try_begin(|| self.sessions().refresh_locked())?
+        {
             return Ok(());
         }
         let _edit = Edit { engine: self };
@@ -429,9 +435,9 @@ impl Engine {
     }
 
     /// Makes the room that a transaction was refused which began when it had been made `since`
-    /// times ([`Engine::early_expiries`]), and so many `doublings` of it; waits for the writer
-    /// lock. Whether it has a reason to try again: there is more room than before, or somebody else
-    /// has made some meanwhile.
+    /// times ([`EngineExpiry::early_expiries`]), and so many `doublings` of it; waits for the
+    /// writer lock. Whether it has a reason to try again: there is more room than before, or
+    /// somebody else has made some meanwhile.
     pub fn expire_early_again(&self, doublings: u32, since: u64) -> Result<bool> {
         if !self.keeps_history() || self.private.is_some() {
             return Ok(false);
@@ -469,12 +475,12 @@ impl Engine {
         }
         Ok(available > before)
     }
+}
 
-    // ---- snapshots --------------------------------------------------------------------------
-
+impl EnginePast<'_> {
     pub(crate) fn require_history(&self) -> Result<()> {
-        self.learn_retention()?;
-        match self.keeps_history() {
+        self.retention().learn_retention()?;
+        match self.expiry().keeps_history() {
             true => Ok(()),
             false => Err(Error::new(
                 ErrorKind::InvalidInput,
@@ -487,7 +493,7 @@ impl Engine {
     /// Has what plain SQL changed by itself become a commit. Takes the writer lock only where there
     /// is such a change.
     pub(crate) fn sync_unsequenced_changes(&self) -> Result<()> {
-        let is_wanted = self.keeps_history()
+        let is_wanted = self.expiry().keeps_history()
             && !self.session.options.is_extension
             && !self.is_readonly()
             && self.catalog.temporal().has_unsequenced_changes()?;
@@ -500,9 +506,9 @@ impl Engine {
 
     /// The same for who has the writer lock.
     fn commit_unsequenced_changes(&self) -> Result<()> {
-        self.commit_now()?; // It takes them in, if there is anything to commit.
+        self.commits().commit_now()?; // It takes them in, if there is anything to commit.
         let _one_at_a_time = self.commit_lock.lock();
-        self.settle_rows();
+        self.history().settle_rows();
         if let Some(seq) = self
             .catalog
             .temporal()
@@ -516,7 +522,7 @@ impl Engine {
     /// Gives the present, all that ended before, a name. One row; where no history is kept it
     /// begins, for snapshots alone.
     pub fn create_snapshot(&self, name: &str) -> Result<SnapshotRow> {
-        self.keep_for_snapshots()?;
+        self.retention().keep_for_snapshots()?;
         let _edit = self.edit()?;
         self.commit_unsequenced_changes()?;
         Ok(self
@@ -542,9 +548,9 @@ impl Engine {
         {
             let _edit = self.edit()?;
             self.catalog.history().destroy_snapshot(name)?;
-            self.look_anew();
+            self.expiry().look_anew();
         }
-        self.end_kept_in_vain()
+        self.retention().end_kept_in_vain()
     }
 
     /// Holds a snapshot under a tag.

@@ -9,7 +9,7 @@
 //!   still reads it goes when that is over, with the next commit that looks at the clock, of
 //!   whichever session: the catalog remembers the cut.
 
-use crate::engine::Engine;
+use crate::engine::EngineRetention;
 use crate::{Error, ErrorKind, Result};
 use larder_catalog::{HistoryUse, Moment, Retention, RetentionHorizons, SharedPages, SnapshotRow};
 use larder_space::format::limits::BLOCK_BYTES;
@@ -121,9 +121,9 @@ pub struct HistoryReport {
     pub blocked_by: Option<String>,
 }
 
-impl Engine {
-    /// What history takes, by store: just what [`Engine::prune`] of all of it would free, without
-    /// destroying snapshots. Cost: reads the rows of the history.
+impl EngineRetention<'_> {
+    /// What history takes, by store: just what [`EngineRetention::prune`] of all of it would free,
+    /// without destroying snapshots. Cost: reads the rows of the history.
     pub fn history_report(&self) -> Result<HistoryReport> {
         let retention = self.catalog.retention().retentions()?.default;
         let (begins_seq, begins_ns) = self.catalog.history().history_begins()?;
@@ -143,7 +143,7 @@ impl Engine {
 
     /// Content that only history needs and nothing holds, bytes. O(rows of it).
     pub fn history_bytes(&self) -> Result<u64> {
-        if !self.keeps_history() {
+        if !self.expiry().keeps_history() {
             return Ok(0);
         }
         let newest = self.catalog.tables().commit_seq()?;
@@ -158,9 +158,9 @@ impl Engine {
     /// snapshot that is held, and a moment in the future; [`ErrorKind::NotFound`]: no such
     /// snapshot. O(what goes).
     pub fn prune(&self, options: &PruneOptions) -> Result<PruneReport> {
-        self.require_history()?;
+        self.past().require_history()?;
         let edit = self.edit()?;
-        self.commit_now()?;
+        self.commits().commit_now()?;
         let mut left = self.catalog.history().snapshots()?;
         let mut destroyed = Vec::with_capacity(options.destroys.len());
         for name in &options.destroys {
@@ -218,7 +218,7 @@ impl Engine {
             self.catalog.history().destroy_snapshot(&row.name)?;
         }
         self.catalog.retention().give_up_history(&cut)?; // TIME-6
-        self.give_up_until(cut.base());
+        self.expiry().give_up_until(cut.base());
         drop(edit);
         report.is_waiting = !self.settle_history(&cut)?;
         if !report.destroyed.is_empty() {
@@ -327,7 +327,7 @@ impl Engine {
         loop {
             {
                 let _edit = self.edit()?;
-                self.commit_now()?;
+                self.commits().commit_now()?;
                 if self.history.has_more() {
                     continue;
                 }
@@ -364,6 +364,7 @@ impl Engine {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::Engine;
     use crate::{EngineOptions, InitOptions};
     use larder_catalog::InodeRow;
     use larder_space::format::{FileKind, Ino};
@@ -401,18 +402,21 @@ mod tests {
             nlink: 1,
             ..writer.row(&root).unwrap()
         };
-        let guard = writer.write_guard().unwrap();
+        let guard = writer.namespace().write_guard().unwrap();
         let node = guard.insert(StoreId::MAIN, row, None).unwrap();
         guard.commit().unwrap();
         let rewrite = |salt: u8| {
-            writer.write(&node, 0, &vec![salt; 100_000]).unwrap();
-            writer.sync().unwrap();
-            writer.prune_state()
+            writer
+                .content()
+                .write(&node, 0, &vec![salt; 100_000])
+                .unwrap();
+            writer.commits().sync().unwrap();
+            writer.expiry().prune_state()
         };
         rewrite(1);
-        writer.unlock_writer();
+        writer.commits().unlock_writer();
         let reader = Engine::open(&path, "reader", &options).unwrap();
-        reader.unlock_writer();
+        reader.commits().unlock_writer();
         let pinned = rewrite(2).1;
         now_ns.fetch_add(2 * HOUR_NS, Ordering::SeqCst);
         let pinned = rewrite(3).1.max(pinned);
@@ -424,9 +428,9 @@ mod tests {
             assert_eq!(found.1, pruned, "TIME-6");
             assert!(found.0 == asked || asked < Some(Instant::now()));
         }
-        writer.unlock_writer();
+        writer.commits().unlock_writer();
         reader.close().unwrap();
-        while writer.is_known_pinned() {
+        while writer.expiry().is_known_pinned() {
             std::thread::yield_now();
         }
         let (asked, pruned) = rewrite(0);

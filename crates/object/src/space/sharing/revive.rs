@@ -36,7 +36,7 @@
 //! known: here by `quarantine_retired`, elsewhere by the counts of `larder_ag`.
 
 use super::{Offer, Run};
-use crate::engine::{Engine, lock};
+use crate::engine::{EngineSharing, lock};
 use crate::view::View;
 use crate::view::extent_map::Mapped;
 use crate::view::node::Node;
@@ -54,7 +54,7 @@ use std::sync::atomic::Ordering;
 /// The targets of the redo rows of objects.
 type RedoTargets = HashMap<(StoreId, Ino), Vec<Extent>>;
 
-impl Engine {
+impl EngineSharing<'_> {
     /// Gives `to` the content that `from` had in `past`, another moment of this database, from
     /// `from_offset` on, in the place of what it has from `to_offset` on, without copying. Returns
     /// how many bytes, at most `len_bytes`: fewer where something cannot be shared, after 1 GiB,
@@ -89,7 +89,7 @@ impl Engine {
         let is_fresh = self.lock_node(to)?.is_fresh;
         let has_let_go = || lock(&self.group).retired.iter().any(is_holder);
         if !is_fresh && has_let_go() {
-            self.commit_now()?;
+            self.commits().commit_now()?;
         }
         // A running apply writes targets that their object may have let go of meanwhile.
         let _no_apply = lock(&self.redo_rows.applying);

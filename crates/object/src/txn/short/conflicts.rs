@@ -1,6 +1,6 @@
 //! Whether a transaction may go on with a newer snapshot than it began with (`PRIVATE-5`).
 
-use crate::engine::{Engine, Private, lock};
+use crate::engine::{EngineShortTransaction, Private, lock};
 use crate::txn::{Left, ReadNode, Stage, State};
 use crate::view::ReadSet;
 use crate::{Error, ErrorKind, Result};
@@ -11,11 +11,11 @@ use std::sync::PoisonError;
 /// Names of one directory that are compared at most; with more, a change of it is a conflict.
 const NAMES_MAX: usize = 1000;
 
-impl Engine {
-    /// Leaves the snapshot of a transaction that waits for others, to [`Engine::renew`] it when
-    /// they are done: the catalog's log cannot begin anew as long as somebody has an old snapshot,
-    /// and where many wait somebody always has (`CHECKPOINT-1`). Not where rows were read by SQL: a
-    /// statement may be under way.
+impl EngineShortTransaction<'_> {
+    /// Leaves the snapshot of a transaction that waits for others, to
+    /// [`EngineShortTransaction::renew`] it when they are done: the catalog's log cannot begin anew
+    /// as long as somebody has an old snapshot, and where many wait somebody always has
+    /// (`CHECKPOINT-1`). Not where rows were read by SQL: a statement may be under way.
     pub(super) fn leave_snapshot(&self, state: &mut State) -> Result<()> {
         if state.stage == Stage::Reading && !self.read_set().is_some_and(ReadSet::has_rows) {
             state.left = Some(self.leave(state)?);
@@ -210,6 +210,8 @@ fn conflict(what: String) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::Engine;
+    use crate::txn::short::assemble_private;
     use crate::{EngineOptions, InitOptions};
     use larder_catalog::Catalog;
     use larder_space::format::Name;
@@ -227,13 +229,13 @@ mod tests {
             nlink: 1,
             ..engine.row(&root).unwrap()
         };
-        let guard = engine.write_guard().unwrap();
+        let guard = engine.namespace().write_guard().unwrap();
         let node = guard.insert(StoreId::MAIN, row, None).unwrap();
         guard
             .set_entry(&root, &name(text), Some((node.ino, FileKind::File)))
             .unwrap();
         guard.commit().unwrap();
-        engine.sync().unwrap();
+        engine.commits().sync().unwrap();
     }
 
     /// A transaction looks a name up, and wants the writer lock while another session has it;
@@ -256,7 +258,7 @@ mod tests {
         };
         Engine::create(&path, &init, &options).unwrap();
         let host = Engine::open(&path, "host", &options).unwrap();
-        host.unlock_writer();
+        host.commits().unlock_writer();
         let other = Engine::open(&path, "other", &options).unwrap();
         let catalog = Catalog::open_private_in(
             &host.session.directory,
@@ -270,8 +272,8 @@ mod tests {
             .open_beside(&host.session.directory, Box::new(|| Ok(())))
             .unwrap();
         let writer_lock = writer_lock.waiting(Duration::from_millis(50));
-        let transaction = Engine::assemble_private(&host, catalog, writer_lock);
-        transaction.snapshot().unwrap();
+        let transaction = assemble_private(&host, catalog, writer_lock);
+        transaction.short_transaction().snapshot().unwrap();
         let root = transaction.look().node(StoreId::MAIN, Ino::ROOT).unwrap();
         let found = transaction.look().find_entry(&root, &name("lock"));
         assert_eq!(found.unwrap(), None);
@@ -280,15 +282,15 @@ mod tests {
             add(&other, "unrelated");
         }
         if waits {
-            let refused = transaction.lock_writer().unwrap_err();
+            let refused = transaction.short_transaction().lock_writer().unwrap_err();
             assert_eq!(refused.kind(), ErrorKind::TimedOut);
         }
-        let is_lost = transaction.is_lost();
+        let is_lost = transaction.short_transaction().is_lost();
         add(&other, "lock");
         drop(kept);
-        other.unlock_writer();
-        let taken = transaction.lock_writer();
-        drop(transaction.roll_back());
+        other.commits().unlock_writer();
+        let taken = transaction.short_transaction().lock_writer();
+        drop(transaction.short_transaction().roll_back());
         (is_lost, taken)
     }
 

@@ -1,7 +1,7 @@
 //! What surrounds a transaction: its place among the writers, what is left when it has ended, and
 //! files that are written beside it.
 
-use crate::engine::{Engine, lock};
+use crate::engine::{Engine, EngineShortTransaction, lock};
 use crate::txn::{Stage, State};
 use crate::{Error, ErrorKind, Result};
 use std::sync::Arc;
@@ -71,7 +71,7 @@ impl Ended {
         drop(self.ticket.take());
         match self.pending_flush.take() {
             None => Ok(()),
-            Some((host, number)) => host.settle_flush(number),
+            Some((host, number)) => host.commits().settle_flush(number),
         }
     }
 }
@@ -80,14 +80,14 @@ impl Drop for Ended {
     fn drop(&mut self) {
         drop(self.ticket.take());
         let Some(host) = &self.host else { return };
-        if let Err(error) = host.notice_foreign() {
+        if let Err(error) = host.sessions().notice_foreign() {
             // It is durable; the host learns of it at its next look.
             tracing::warn!("after a transaction: {error}");
         }
-        if let Err(error) = host.expire_early_if_missed(true) {
+        if let Err(error) = host.expiry().expire_early_if_missed(true) {
             tracing::warn!("no room is made ahead of transactions: {error}"); // TIME-5
         }
-        if let Err(error) = host.look_at_log(TRANSACTION_ROWS) {
+        if let Err(error) = host.commits().look_at_log(TRANSACTION_ROWS) {
             tracing::warn!("a checkpoint failed: {error}");
         }
     }
@@ -116,16 +116,16 @@ pub(super) fn refuse_while_staging(state: &State) -> Result<()> {
     }
 }
 
-impl Engine {
-    /// Waits until a transaction beside this engine may change something; for
-    /// [`Engine::use_ticket`].
-    pub fn enter_writers(self: &Arc<Engine>) -> WriterTicket {
-        self.session.writers.enter();
-        WriterTicket {
-            host: Some(Arc::clone(self)),
-        }
+/// Waits until a transaction beside this engine may change something; for
+/// [`EngineShortTransaction::use_ticket`].
+pub fn enter_writers(engine: &Arc<Engine>) -> WriterTicket {
+    engine.session.writers.enter();
+    WriterTicket {
+        host: Some(Arc::clone(engine)),
     }
+}
 
+impl EngineShortTransaction<'_> {
     /// Gives the next transaction of this engine the place that its host has given out.
     pub fn use_ticket(&self, ticket: WriterTicket) -> Result<()> {
         let private = self.private()?;

@@ -1,6 +1,8 @@
 //! Giving history up before its time.
 
 use super::*;
+use crate::engine::Engine;
+use crate::engine::EngineExpiry;
 use crate::view::node::Node;
 use larder_catalog::InodeRow;
 use larder_space::format::{FileKind, Ino, StoreId};
@@ -9,7 +11,7 @@ use std::sync::Arc;
 
 const HOUR_NS: i64 = 3_600_000_000_000;
 
-impl Engine {
+impl EngineExpiry<'_> {
     /// Until when nobody asks whether somebody reads what is to go, and what has gone.
     pub(crate) fn prune_state(&self) -> (Option<Instant>, CommitSeq) {
         let clock = lock(&self.history.clock);
@@ -40,7 +42,7 @@ fn with_a_file(path: &Path) -> (Arc<Engine>, Arc<Node>) {
         nlink: 1,
         ..host.row(&root).unwrap()
     };
-    let guard = host.write_guard().unwrap();
+    let guard = host.namespace().write_guard().unwrap();
     let node = guard.insert(StoreId::MAIN, row, None).unwrap();
     guard.commit().unwrap();
     (host, node)
@@ -57,16 +59,21 @@ fn guaranteed_history_does_not_expire_with_each_commit() {
         let dir = tempfile::tempdir().unwrap();
         let (host, node) = with_a_file(&dir.path().join("db"));
         match store {
-            Some(store) => host.set_store_retention(store, Some(guarantee)).unwrap(),
-            None => host.set_retention(guarantee).unwrap(),
+            Some(store) => host
+                .retention()
+                .set_store_retention(store, Some(guarantee))
+                .unwrap(),
+            None => host.retention().set_retention(guarantee).unwrap(),
         }
         // All but the pool.
         let is_short = (0..64).any(|salt| {
-            host.write(&node, 0, &vec![salt; 1 << 20]).unwrap();
-            host.sync().unwrap();
-            host.find_short_pool() > 0
+            host.content()
+                .write(&node, 0, &vec![salt; 1 << 20])
+                .unwrap();
+            host.commits().sync().unwrap();
+            host.expiry().find_short_pool() > 0
         });
-        host.expire_ahead().unwrap();
+        host.expiry().expire_ahead().unwrap();
         assert!(is_short && lock(&host.history.clock).is_spent, "{store:?}");
         drop(node);
         host.close().unwrap();
@@ -80,8 +87,10 @@ fn early_expiry_in_vain_waits() {
     let dir = tempfile::tempdir().unwrap();
     let (host, node) = with_a_file(&dir.path().join("db"));
     let rewrite = |salt: u8| {
-        host.write(&node, 0, &vec![salt; 2 << 20]).unwrap();
-        host.sync().unwrap();
+        host.content()
+            .write(&node, 0, &vec![salt; 2 << 20])
+            .unwrap();
+        host.commits().sync().unwrap();
     };
     let is_spent = || lock(&host.history.clock).is_spent;
     let free_bytes = || {
@@ -96,7 +105,7 @@ fn early_expiry_in_vain_waits() {
         rewrite(*salt);
         free_bytes() < 3 << 20
     });
-    (0..2).for_each(|_| host.commit_now().unwrap());
+    (0..2).for_each(|_| host.commits().commit_now().unwrap());
     assert!(full.is_some() && is_spent(), "{full:?}: {}", free_bytes());
     drop(pin);
     rewrite(90);
