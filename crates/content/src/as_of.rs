@@ -8,7 +8,7 @@ use crate::readonly::ReadonlyProvider;
 use crate::rooms::{History, Nodes, Sessions, Snapshots};
 use crate::stores::KnownStores;
 use crate::types::NodeId;
-use larder_object::{Error, ErrorKind, Moment, Result, SnapshotRow, View, open_as_of, utc};
+use larder_object::{Error, ErrorKind, Moment, Result, SnapshotRow, open_as_of, utc};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -127,7 +127,7 @@ impl History<'_> {
 
     /// The commit that this shows, and its time, nanoseconds since 1970; `None`: the present.
     pub fn shown(&self) -> Option<(u64, i64)> {
-        let (seq, at_ns) = self.database.shared.shown.view().shows()?;
+        let (seq, at_ns) = self.database.shared.shown.view().moment().shows()?;
         Some((seq.0, at_ns))
     }
 }
@@ -155,7 +155,7 @@ impl Nodes<'_> {
         };
         let (engine, shown) = match &self.database.shared.shown {
             Shown::Present(engine) | Shown::Transaction(engine, _) => (engine, None),
-            Shown::Past(past) => (past.present(), past.shows()),
+            Shown::Past(past) => (past.present(), past.moment().shows()),
         };
         let seq = match (self.database.snapshot_of(node.store), shown) {
             (Some(snapshot), _) => engine.past().resolve_moment(&Moment::Snapshot(snapshot))?.0,
@@ -180,7 +180,7 @@ impl Snapshots<'_> {
 
     /// All snapshots, oldest first.
     pub fn list(&self) -> Result<Vec<SnapshotRow>> {
-        self.database.read(View::snapshots)
+        self.database.read(|view| view.moment().snapshots())
     }
 
     /// Ends a snapshot; [`ErrorKind::InvalidInput`] while it is held.

@@ -22,7 +22,7 @@ impl Sessions<'_> {
     pub fn on_foreign_changes(&self, observer: ForeignObserver) {
         // A transaction sees none.
         if let Ok(engine) = self.database.whole() {
-            engine.on_foreign_change(observer);
+            engine.foreign().on_foreign_change(observer);
         }
     }
 
@@ -142,7 +142,7 @@ impl Nodes<'_> {
     /// A path of a node as the newest commit has it, in bytes; `None` when it has no name there.
     pub fn path(&self, node: NodeId) -> Result<Option<Vec<u8>>> {
         let view = self.database.shared.shown.view();
-        let below = view.committed_path(node.store, node.ino)?;
+        let below = view.lookup().committed_path(node.store, node.ino)?;
         let stores = self.database.read_stores();
         let mount = (stores.iter())
             .find(|store| store.row.store == node.store)

@@ -88,6 +88,7 @@ impl Files<'_> {
                 .shared
                 .shown
                 .view()
+                .moment()
                 .is_of_one_database(self.database.shared.shown.view());
             if past.history().shown().is_none() || !is_one {
                 let why = "what is cloned is this database or another moment of it; use 'larder \

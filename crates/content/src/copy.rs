@@ -44,7 +44,9 @@ pub fn copy_range(
 /// nothing in the past.
 fn are_of_one_moment(from: &dyn FileHandle, to: &dyn FileHandle) -> bool {
     match (from.content(), to.content()) {
-        (Some(from), Some(to)) => from.source.view().shows() == to.source.view().shows(),
+        (Some(from), Some(to)) => {
+            from.source.view().moment().shows() == to.source.view().moment().shows()
+        }
         _ => true,
     }
 }
@@ -210,7 +212,7 @@ fn step(
         if shared > 0 {
             return Ok(Step::Shared(shared));
         }
-        step_bytes_max = match content.source.view().shows() {
+        step_bytes_max = match content.source.view().moment().shows() {
             None => GAP_BYTES_MAX,
             Some(_) => PAST_GAP_BYTES_MAX,
         };

@@ -259,8 +259,8 @@ impl StoreProvider for FilesProvider {
 
     fn set_attr(&self, ino: Ino, set: &SetAttr) -> Result<Metadata> {
         if let Some(size_bytes) = set.size_bytes {
-            let node = self.engine.look().node(self.table, ino)?;
-            let row = self.engine.row(&node)?;
+            let node = self.engine.lookup().begin().node(self.table, ino)?;
+            let row = self.engine.lookup().row(&node)?;
             require_file(&row)?;
             require_attributes(&row, set)?;
             return Ok(self.attr_of(attributes::truncate(&self.engine, &node, size_bytes, set)?));
@@ -511,7 +511,7 @@ impl StoreProvider for FilesProvider {
 
     fn open(&self, ino: Ino, write: bool) -> Result<Box<dyn FileHandle>> {
         let (node, flags) = {
-            let view = self.engine.look();
+            let view = self.engine.lookup().begin();
             let node = view.node(self.table, ino)?;
             let row = view.row(&node)?;
             require_file(&row)?;
@@ -555,7 +555,7 @@ impl StoreProvider for FilesProvider {
         require_free(&change.row(&node)?)?;
         change.set_content(&node, content)?;
         change.commit()?;
-        Ok(self.attr_of(self.engine.row(&node)?))
+        Ok(self.attr_of(self.engine.lookup().row(&node)?))
     }
 
     fn xattrs(&self, ino: Ino) -> Result<Vec<Vec<u8>>> {
@@ -571,7 +571,7 @@ impl StoreProvider for FilesProvider {
     }
 
     fn note_access(&self, ino: Ino, rule: AccessRule) -> Result<bool> {
-        let node = self.engine.look().node(self.table, ino)?;
+        let node = self.engine.lookup().begin().node(self.table, ino)?;
         self.engine.access_times().note_access(&node, rule)
     }
 

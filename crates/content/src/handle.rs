@@ -81,7 +81,10 @@ impl<V: Deref<Target = View>> Reader<V> {
     }
 
     fn metadata(&self) -> Result<Metadata> {
-        Ok(Metadata::of(self.store, self.view.row(&self.node)?))
+        Ok(Metadata::of(
+            self.store,
+            self.view.lookup().row(&self.node)?,
+        ))
     }
 }
 
@@ -150,7 +153,7 @@ impl Handle {
     }
 
     fn flags(&self) -> Result<InodeFlags> {
-        Ok(InodeFlags::of(&self.engine.row(&self.node)?))
+        Ok(InodeFlags::of(&self.engine.lookup().row(&self.node)?))
     }
 
     /// For a change that leaves nothing of the content where it is, for sure.
@@ -225,7 +228,7 @@ impl FileHandle for Handle {
 
     fn drop_set_id(&self) -> Result<bool> {
         self.require_write()?;
-        if set_id_bits(self.engine.row(&self.node)?.mode) == 0 {
+        if set_id_bits(self.engine.lookup().row(&self.node)?.mode) == 0 {
             return Ok(false);
         }
         let change = self.engine.namespace().write_guard()?;

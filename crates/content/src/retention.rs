@@ -183,7 +183,7 @@ impl History<'_> {
         let mut destroys = Vec::new();
         let mut held = Vec::new();
         if let Some(policy) = policy {
-            let snapshots = engine.snapshots()?;
+            let snapshots = engine.moment().snapshots()?;
             let keeps = policy.keeps(&snapshots);
             for (row, _) in snapshots.into_iter().zip(keeps).filter(|(_, keep)| !keep) {
                 match row.holds.is_empty() {

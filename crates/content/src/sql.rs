@@ -74,7 +74,7 @@ impl Sql<'_> {
         let is_read_only = is_read_only || engine.is_readonly();
         let shows = past
             .as_ref()
-            .and_then(|past| past.shared.shown.view().asked_ns());
+            .and_then(|past| past.shared.shown.view().moment().asked_ns());
         let pool = Arc::new(Pool::of_session(shows));
         pool.put(pool.take(engine)?);
         Ok(SqlSession {
@@ -113,7 +113,7 @@ impl SqlSession {
             changed_count += done?;
             if let Some(past) = &self.past {
                 // What was read counts only if it was kept till now.
-                past.shared.shown.view().require_shown()?;
+                past.shared.shown.view().moment().require_shown()?;
             }
         }
         Ok(changed_count)

@@ -220,7 +220,7 @@ impl Database {
                         let table = store.row.table_store;
                         if past.is_behind(table)? {
                             found.push(store); // It is there, and says so to whoever looks into it.
-                        } else if past.require_reach(table).is_ok() {
+                        } else if past.moment().require_reach(table).is_ok() {
                             return Err(error);
                         }
                     }

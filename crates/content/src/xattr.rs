@@ -59,7 +59,7 @@ impl<V: Deref<Target = View>> XattrReader<V> {
     /// The names of all extended attributes.
     pub(crate) fn names(&self, ino: Ino) -> Result<Vec<Vec<u8>>> {
         let mut names: Vec<Vec<u8>> = {
-            let look = self.view.look();
+            let look = self.view.lookup().begin();
             let node = look.node(self.table, ino)?;
             look.xattrs(&node)?
                 .into_iter()
@@ -79,7 +79,7 @@ impl<V: Deref<Target = View>> XattrReader<V> {
         let value = match self.column_of(name)? {
             Some(column) => self.view.user_column(self.table, ino, column)?,
             None => {
-                let look = self.view.look();
+                let look = self.view.lookup().begin();
                 let node = look.node(self.table, ino)?;
                 let value = look.find_xattr(&node, name)?;
                 match value {

@@ -15,6 +15,7 @@ pub(crate) mod tuning;
 use crate::commit::{CommitLock, Group, KeptOrphans, Refusals};
 use crate::history::History;
 pub(crate) use crate::host::lock;
+use crate::parts::parts;
 use crate::session::Session;
 use crate::session::log_growth::LogGrowth;
 use crate::session::writer_lock::WriterLock;
@@ -272,38 +273,7 @@ impl Drop for Engine {
     }
 }
 
-/// A part of the engine is a reference to it, and leads to all that the engine has, the other parts
-/// too. A method that lends something of the engine's lends it for `'e`.
-macro_rules! parts {
-    ($($(#[$doc:meta])* $vis:vis $name:ident $part:ident)*) => {
-        $(
-            $(#[$doc])*
-            #[derive(Clone, Copy)]
-            $vis struct $part<'e> {
-                pub(crate) engine: &'e Engine,
-            }
-
-            impl Deref for $part<'_> {
-                type Target = Engine;
-
-                fn deref(&self) -> &Engine {
-                    self.engine
-                }
-            }
-        )*
-
-        impl Engine {
-            $(
-                $(#[$doc])*
-                $vis fn $name(&self) -> $part<'_> {
-                    $part { engine: self }
-                }
-            )*
-        }
-    };
-}
-
-parts! {
+parts! { Engine engine:
     /// Changes of content, as a whole or in blocks.
     pub content EngineContent
     /// Content as a list of pieces, of which some are inserted, deleted and moved.

@@ -33,6 +33,7 @@ mod error;
 pub mod fuzzing;
 mod history;
 mod host;
+mod parts;
 mod report;
 mod session;
 mod space;
@@ -97,7 +98,7 @@ pub use txn::long::{
 pub use txn::short::{Ended, Staging, WriterTicket, enter_writers, open_private};
 pub use upgrade::{UpgradeReport, upgrade};
 pub use view::node::Node;
-pub use view::{ForeignChange, ForeignObserver, View};
+pub use view::{ForeignChange, ForeignObserver, View, ViewForeign, ViewLookup, ViewMoment};
 pub use write::Keeper;
 pub use write::RowEdit;
 pub use write::access_times::AccessRule;

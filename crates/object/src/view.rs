@@ -26,11 +26,12 @@ pub(crate) mod redo_rows;
 
 use crate::error::{ErrorKind, io_error};
 use crate::host::system_clock;
+use crate::parts::parts;
 use crate::session::Session;
 use crate::view::cache::NodeCache;
 use crate::view::redo_rows::RedoBook;
 use crate::{Error, Result};
-use larder_catalog::{Catalog, Mark, PastPin};
+use larder_catalog::{Catalog, Mark, PastPin, StoreRow, Tuning};
 use larder_segment::Segment;
 use larder_segment::directory::DatabaseDir;
 use larder_space::format::{CommitSeq, Ino, SegmentIndex, StoreId};
@@ -40,7 +41,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// What shows a database at one moment, the present or one of the past: a connection of the
-/// catalog, and what was read through it. Nothing can be changed through it.
+/// catalog, and what was read through it. Nothing can be changed through it. What it does beside
+/// reading is a method of one of its parts, as `view.lookup().row(…)`.
 pub struct View {
     pub(crate) session: Arc<Session>,
     pub(crate) catalog: Catalog,
@@ -140,6 +142,29 @@ impl View {
             .map_or_else(system_clock, |clock| clock())
     }
 
+    /// All stores.
+    pub fn stores(&self) -> Result<Vec<StoreRow>> {
+        Ok(self.catalog.stores().rows()?)
+    }
+
+    /// What was chosen for the database in place of the engine's defaults, as of now.
+    pub fn tuning(&self) -> Result<Tuning> {
+        Ok(self.catalog.tables().info()?.tuning)
+    }
+
+    /// Whether saves keep what users attached to the files of a store (`SAVE-2`).
+    pub fn save_keeps(&self, store: StoreId) -> Result<bool> {
+        Ok(self.catalog.stores().save_keeps(store)?)
+    }
+
+    /// The number of the long transaction whose workspace this is.
+    pub fn transaction(&self) -> Option<u64> {
+        self.session
+            .workspace
+            .as_ref()
+            .map(|workspace| workspace.id)
+    }
+
     pub(crate) fn read_names(&self) -> RwLockReadGuard<'_, ()> {
         self.namespace
             .read()
@@ -235,6 +260,17 @@ impl View {
         let blocks = |segment: &Arc<Segment>| (segment.index(), segment.block_count());
         segments.iter().map(blocks).collect()
     }
+}
+
+parts! { View view:
+    /// Looking up inodes, names and attributes.
+    pub lookup ViewLookup
+    /// Where content lies, and the road of a read.
+    pub(crate) maps ViewMaps
+    /// The moment that is shown, and what is told of the history.
+    pub moment ViewMoment
+    /// What others commit: who is told, and what may still be remembered.
+    pub foreign ViewForeign
 }
 
 /// What another session or an SQL client may have changed.

@@ -39,9 +39,9 @@ pub const ORDERS: [Order<'_>; 2] = [
     (
         "crates/object/src",
         &[
-            "error", "host", "session", "view", "write", "space", "txn", "history", "commit",
-            "engine", "write/", "history/", "space/", "commit/", "engine/", "txn/", "report",
-            "upgrade", "fuzzing",
+            "error", "host", "parts", "session", "view", "write", "space", "txn", "history",
+            "commit", "engine", "write/", "history/", "space/", "commit/", "engine/", "txn/",
+            "report", "upgrade", "fuzzing",
         ],
     ),
 ];

@@ -33,14 +33,14 @@ impl<V: Deref<Target = View>> FilesReader<V> {
     }
 
     pub(crate) fn lookup(&self, parent: Ino, name: &Name) -> Result<Metadata> {
-        let look = self.view.look();
+        let look = self.view.lookup().begin();
         let dir = look.node(self.table, parent)?;
         let ino = look.find_entry(&dir, name)?.ok_or_else(|| absent(name))?;
         Ok(self.attr_of(look.row(&*look.node(self.table, ino)?)?))
     }
 
     pub(crate) fn descend(&self, from: Ino, names: &[Name]) -> Result<(Metadata, usize)> {
-        let look = self.view.look();
+        let look = self.view.lookup().begin();
         let mut node = look.node(self.table, from)?;
         for (index, name) in names.iter().enumerate() {
             let ino = look.find_entry(&node, name)?.ok_or_else(|| absent(name))?;
@@ -53,7 +53,7 @@ impl<V: Deref<Target = View>> FilesReader<V> {
     }
 
     pub(crate) fn metadata(&self, ino: Ino) -> Result<Metadata> {
-        let look = self.view.look();
+        let look = self.view.lookup().begin();
         Ok(self.attr_of(look.row(&*look.node(self.table, ino)?)?))
     }
 
@@ -63,7 +63,7 @@ impl<V: Deref<Target = View>> FilesReader<V> {
         after: Option<&Name>,
         limit: usize,
     ) -> Result<Vec<DirEntry>> {
-        let look = self.view.look();
+        let look = self.view.lookup().begin();
         let dir = look.node(self.table, ino)?;
         let rows = look.list(&dir, after, limit)?;
         let entry = |row: larder_object::DirentRow| DirEntry {
@@ -83,7 +83,7 @@ impl<V: Deref<Target = View>> FilesReader<V> {
         after: Option<&Name>,
         limit: usize,
     ) -> Result<Vec<(DirEntry, Metadata)>> {
-        let look = self.view.look();
+        let look = self.view.lookup().begin();
         let dir = look.node(self.table, ino)?;
         let rows = look.list_with_rows(&dir, after, limit)?;
         let entry = |(name, row): (Name, InodeRow)| {
@@ -99,17 +99,17 @@ impl<V: Deref<Target = View>> FilesReader<V> {
     }
 
     pub(crate) fn parent(&self, ino: Ino) -> Result<Ino> {
-        let look = self.view.look();
+        let look = self.view.lookup().begin();
         look.parent(&*look.node(self.table, ino)?)
     }
 
     pub(crate) fn read_link(&self, ino: Ino) -> Result<Vec<u8>> {
-        let look = self.view.look();
+        let look = self.view.lookup().begin();
         look.target(&*look.node(self.table, ino)?)
     }
 
     pub(crate) fn read_whole(&self, ino: Ino, buffer: &mut AlignedBuf) -> Result<()> {
-        let node = self.view.look().node(self.table, ino)?;
+        let node = self.view.lookup().begin().node(self.table, ino)?;
         require_kind(node.kind())?;
         self.view.read_whole(&node, buffer)
     }
@@ -121,7 +121,7 @@ impl<V: Deref<Target = View>> FilesReader<V> {
         buffer: &mut AlignedBuf,
     ) -> Result<bool> {
         let node = {
-            let look = self.view.look();
+            let look = self.view.lookup().begin();
             let mut node = look.node(self.table, from)?;
             for name in names {
                 // Only what is in memory: the other way can do all the rest.
@@ -203,7 +203,7 @@ impl StoreProvider for FilesReader<AsOf> {
         if write {
             return crate::provider::refuse();
         }
-        let look = self.view.look();
+        let look = self.view.lookup().begin();
         let node = look.node(self.table, ino)?;
         require_file(&look.row(&node)?)?;
         drop(look);

@@ -72,6 +72,7 @@ pub(crate) fn compare<T>(
             .shared
             .shown
             .view()
+            .moment()
             .is_of_one_database(b.shared.shown.view())
     {
         return work(&mut Comparison::new(a, b, None));
@@ -81,7 +82,8 @@ pub(crate) fn compare<T>(
         Some(_) => a.shared.shown.view(),
         None => b.shared.shown.view(),
     };
-    past.read_history(|reader| work(&mut Comparison::new(a, b, Some((reader, from, to)))))
+    past.moment()
+        .read_history(|reader| work(&mut Comparison::new(a, b, Some((reader, from, to)))))
 }
 
 impl<'d, 'r, 'c> Comparison<'d, 'r, 'c> {

@@ -88,6 +88,7 @@ pub(crate) fn diff_of(
         .shared
         .shown
         .view()
+        .moment()
         .is_of_one_database(b.shared.shown.view());
     compare(a, b, |comparison| {
         let mut found: Vec<Pair> = Vec::new();

@@ -62,6 +62,7 @@ impl History<'_> {
                 .shared
                 .shown
                 .view()
+                .moment()
                 .is_of_one_database(self.database.shared.shown.view())
         {
             let why =

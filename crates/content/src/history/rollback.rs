@@ -131,7 +131,7 @@ impl History<'_> {
             .whole()?
             .history()
             .refuse_beside_long_transactions()?;
-        let report = past.shared.shown.view().read_history(|reader| {
+        let report = past.shared.shown.view().moment().read_history(|reader| {
             let mut rollback = Rollback::find((past, &transaction), reader, &scope)?;
             rollback.report.left = scope.left.clone();
             rollback.report.stores = scope.stores.values().cloned().collect();
@@ -204,6 +204,7 @@ impl History<'_> {
             past.shared
                 .shown
                 .view()
+                .moment()
                 .require_reach(*store)
                 .map_err(|error| {
                     let hint = match (error.kind(), path) {
@@ -338,7 +339,7 @@ impl<'d> Rollback<'d> {
                 ));
             }
         }
-        let tracked = past.shared.shown.view().temporal_tables()?;
+        let tracked = past.shared.shown.view().moment().temporal_tables()?;
         let tables = texts(
             transaction,
             "SELECT name FROM main.sqlite_schema AS t WHERE type = 'table' \
@@ -423,7 +424,7 @@ impl<'d> Rollback<'d> {
                 };
                 let mut target = None;
                 if was.row.kind == FileKind::Symlink {
-                    let look = past.look();
+                    let look = past.lookup().begin();
                     target = Some(look.target(&*look.node(work.store, work.ino)?)?);
                 }
                 change.revive(work.store, &was.row, target.as_deref())?;
@@ -500,9 +501,9 @@ impl<'d> Rollback<'d> {
     /// Makes the content of a file what it was; returns how many bytes were written.
     fn write_content(&self, (store, ino): (StoreId, Ino)) -> Result<u64> {
         let past = self.past.shared.shown.past()?;
-        let was = past.look().node(store, ino)?;
+        let was = past.lookup().begin().node(store, ino)?;
         let engine = self.engine()?;
-        let node = engine.look().node(store, ino)?;
+        let node = engine.lookup().begin().node(store, ino)?;
         engine.content().open_node(&node, true)?;
         copy_differences(
             &PastHandle::new(Arc::clone(past), store, was),
@@ -512,14 +513,14 @@ impl<'d> Rollback<'d> {
 
     /// Whether the user's columns of a store are tracked since then.
     fn is_tracked_since(&self, store: StoreId) -> Result<bool> {
-        let tables = self.past.shared.shown.view().temporal_tables()?;
+        let tables = self.past.shared.shown.view().moment().temporal_tables()?;
         let mut tables = tables.iter();
         Ok(tables.any(|one| one.store == Some(store) && one.since.0 <= self.report.seq))
     }
 
     /// Rows of tables, and then, since they may refer to those, the user's columns of files.
     fn restore_all_rows(&mut self, is_whole: bool, is_dry: bool) -> Result<()> {
-        for table in self.past.shared.shown.view().temporal_tables()? {
+        for table in self.past.shared.shown.view().moment().temporal_tables()? {
             if table.since.0 > self.report.seq || table.store.is_some() || !is_whole {
                 continue;
             }
@@ -608,7 +609,7 @@ fn differs(was: &InodeRow, is: &InodeRow) -> bool {
 /// were other ones.
 fn set_xattrs(past: &View, change: &WriteGuard<'_>, (store, ino): (StoreId, Ino)) -> Result<bool> {
     let was: BTreeMap<Vec<u8>, Vec<u8>> = {
-        let look = past.look();
+        let look = past.lookup().begin();
         look.xattrs(&*look.node(store, ino)?)?.into_iter().collect()
     };
     let node = change.node(store, ino)?;

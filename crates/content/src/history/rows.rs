@@ -6,7 +6,7 @@ use crate::sql::SqlResult;
 use crate::transaction::Transaction;
 use crate::types::NodeId;
 use larder_object::{
-    Error, ErrorKind, ExactRows, PastRows, Result, RowsChange, SqlValue, TemporalTable, View,
+    Error, ErrorKind, ExactRows, PastRows, Result, RowsChange, SqlValue, TemporalTable,
 };
 use std::collections::BTreeMap;
 
@@ -51,7 +51,7 @@ impl Sql<'_> {
 
     /// The tables whose rows have a past, by name.
     pub fn tracked_tables(&self) -> Result<Vec<TemporalTable>> {
-        self.database.read(View::temporal_tables)
+        self.database.read(|view| view.moment().temporal_tables())
     }
 
     /// The rows of a temporal table as `past`, another moment of this database, has them, with the
@@ -84,6 +84,7 @@ impl Transaction {
             .shared
             .shown
             .view()
+            .moment()
             .is_of_one_database(self.shared.shown.view())
         {
             let why = "rows are read as of another moment of the same database";

@@ -94,7 +94,7 @@ impl History<'_> {
                 is_immediate: !is_dry,
                 writer_lock_max: WRITER_LOCK_MAX,
             })?;
-        let changes = past.shared.shown.view().read_history(|reader| {
+        let changes = past.shared.shown.view().moment().read_history(|reader| {
             let (undo, changes) = Undo::find(self.database, reader, (before, whole))?;
             if !is_dry {
                 let materializer = Materializer::new(&past, &transaction);

@@ -99,7 +99,7 @@ impl EngineRefusals<'_> {
             told
         };
         let told = ForeignChange::Inodes(told);
-        self.tell_observers(&told);
+        self.foreign().tell_observers(&told);
         Ok(outcome)
     }
 

@@ -587,7 +587,10 @@ impl EngineCommits<'_> {
         if frozen.is_deleted {
             // A fresh one may have shared something.
             let mut state = frozen.node.lock();
-            let extents = state.content.map.extents(self.map_source(&frozen.node))?;
+            let extents = state
+                .content
+                .map
+                .extents(self.maps().map_source(&frozen.node))?;
             drop(state);
             if frozen.is_fresh {
                 self.retire_into(set, (store, ino), extents);

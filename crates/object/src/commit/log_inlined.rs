@@ -16,8 +16,8 @@
 //!   rows, since it reads redo rows first (`REDO-2`), and then read a target that was never
 //!   written; the target of an ordinary redo row holds the old content. A session that is born
 //!   later knows the commit, and who has read a row that it made, before any look, asks for its
-//!   redo rows (`View::load_content`). To a transaction the engine beside it is another session: it
-//!   reads while the transaction commits.
+//!   redo rows (`ViewMaps::load_content`). To a transaction the engine beside it is another
+//!   session: it reads while the transaction commits.
 //!
 //! In a transaction the steps count together: it is awaited, and has one flush of each segment at
 //! its end.

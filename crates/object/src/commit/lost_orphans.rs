@@ -45,7 +45,7 @@ impl EngineOrphans<'_> {
                 return Ok(ControlFlow::Continue(()));
             }
             // Cached, whoever looks: nobody may find it anew and move what goes here.
-            let extents = match self.node(store, ino) {
+            let extents = match self.lookup().node(store, ino) {
                 Ok(node) => {
                     let mut state = node.lock();
                     if state.is_deleted
@@ -57,7 +57,7 @@ impl EngineOrphans<'_> {
                     }
                     state.is_deleted = true;
                     self.delayed_allocation().drop_kept(&mut state.content);
-                    state.content.map.extents(self.map_source(&node))?
+                    state.content.map.extents(self.maps().map_source(&node))?
                 }
                 Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
                 Err(_) => {
@@ -213,11 +213,11 @@ mod tests {
         let engine = Engine::open(&path, "one", &options).unwrap();
         // While others are there, what loses its last name is left to a later commit.
         let other = Engine::open(&path, "other", &options).unwrap();
-        let root = engine.node(StoreId::MAIN, Ino::ROOT).unwrap();
+        let root = engine.lookup().node(StoreId::MAIN, Ino::ROOT).unwrap();
         let row = InodeRow {
             kind: FileKind::File,
             nlink: 1,
-            ..engine.row(&root).unwrap()
+            ..engine.lookup().row(&root).unwrap()
         };
         let name = |number: u64| Name::new(format!("f{number}").as_bytes()).unwrap();
         let guard = engine.namespace().write_guard().unwrap();

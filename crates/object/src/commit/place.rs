@@ -196,7 +196,11 @@ impl EnginePlacement<'_> {
         }
         let mut state = node.lock();
         Ok(
-            match state.content.map.find(self.map_source(node), block - 1)? {
+            match state
+                .content
+                .map
+                .find(self.maps().map_source(node), block - 1)?
+            {
                 Mapped::Run { extent, .. } => Some((extent.segment, extent.start_block + 1)),
                 Mapped::Hole(_) => None,
             },
@@ -261,7 +265,7 @@ impl EnginePlacement<'_> {
                 continue;
             };
             let (store, ino) = (frozen.node.store, frozen.node.ino);
-            let source = self.map_source(&frozen.node);
+            let source = self.maps().map_source(&frozen.node);
             let mut state = frozen.node.lock();
             if let Some(applied) = flush.applied.take() {
                 self.redo()

@@ -61,7 +61,7 @@
 use crate::commit::group_commit::broken;
 use crate::engine::{Edit, Engine, EngineRedo, lock};
 use crate::session::workspace::NO_MOVES;
-use crate::view::View;
+use crate::view::ViewMaps;
 use crate::view::extent_map::Mapped;
 use crate::view::node::{Node, NodeState};
 use crate::view::redo_rows::{Applied, InPlace, RedoRows, Run};
@@ -89,10 +89,10 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// Blocks in one request to a device at most.
 const REQUEST_BLOCKS: usize = 1024;
 
-impl View {
+impl ViewMaps<'_> {
     /// Bytes of redo rows that wait for being applied, replaced ones included, as far as this
     /// session has noticed: exact with the writer lock.
-    pub fn redo_bytes(&self) -> u64 {
+    pub(crate) fn redo_bytes(&self) -> u64 {
         // A stranger's rows may say anything.
         let blocks = self.redo_rows.blocks.load(Ordering::SeqCst);
         blocks.saturating_mul(BLOCK_BYTES)
@@ -203,7 +203,7 @@ impl EngineRedo<'_> {
         state: &mut NodeState,
         runs: &[Run],
     ) -> Result<(Vec<Run>, Vec<Run>)> {
-        let source = self.map_source(node);
+        let source = self.maps().map_source(node);
         let (mut small, mut large) = (Vec::new(), Vec::new());
         for &(first, count) in runs {
             let end = first + count;
@@ -324,7 +324,7 @@ impl EngineRedo<'_> {
         let before = self.redo_rows.blocks.load(Ordering::SeqCst);
         let mut objects: Vec<(Arc<Node>, Applied)> = Vec::new();
         for (store, ino) in self.catalog.maps().objects_with_redo_rows()? {
-            let node = match self.node(store, ino) {
+            let node = match self.lookup().node(store, ino) {
                 // Deleted by the open group; the rows go with it.
                 Err(error) if error.kind() == ErrorKind::NotFound => continue,
                 node => node?,
@@ -359,8 +359,8 @@ impl EngineRedo<'_> {
         if state.is_deleted || state.content.applied.is_some() {
             return Ok(None);
         }
-        self.load_content(node, state)?;
-        let source = self.map_source(node);
+        self.maps().load_content(node, state)?;
+        let source = self.maps().map_source(node);
         let content = &mut state.content;
         let Some(upto) = content.redo_rows.find_cut(horizon) else {
             return Ok(None);
@@ -425,7 +425,7 @@ impl EngineRedo<'_> {
         applied: Applied,
         set: &mut ChangeSet,
     ) -> Result<()> {
-        let source = self.map_source(node);
+        let source = self.maps().map_source(node);
         let content = &mut state.content;
         // The target then holds, since the redo row, what the map has said of it since: nothing
         // else is to be kept.

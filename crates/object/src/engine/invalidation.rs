@@ -6,7 +6,7 @@
 //!   here, all that is older is dropped, or marked to be read again, before observers are told and
 //!   before the pin follows (`SESSION-3`). *Guard*: what is read from the catalog is remembered
 //!   under the namespace lock or the node's, or not if something was dropped meanwhile
-//!   ([`Engine::remember`]); a look reads the catalog before that, and the next one goes on from
+//!   (`ViewForeign::remember`); a look reads the catalog before that, and the next one goes on from
 //!   there.
 //! * `FOREIGN-6` Between the commit of another session and the end of a look that knows of it the
 //!   catalog's generation is not the one that was noted: who compares the two before it answers,
@@ -39,7 +39,7 @@ impl EngineSessions<'_> {
         // What is counted later is looked for by the next look.
         let generation = self.catalog.sessions().generation();
         self.look_for_foreign()?;
-        self.await_observers();
+        self.foreign().await_observers();
         self.foreign.note_generation(generation);
         Ok(())
     }
@@ -48,7 +48,7 @@ impl EngineSessions<'_> {
     pub fn catch_up(&self) -> Result<()> {
         self.check_running()?;
         self.notice_foreign()?;
-        self.await_observers();
+        self.foreign().await_observers();
         Ok(())
     }
 
@@ -90,7 +90,7 @@ impl EngineSessions<'_> {
             if has_new_content {
                 self.segments().open_segments()?;
                 self.redo().refresh_redo(seq)?;
-                self.find_pieces()?;
+                self.maps().find_pieces()?;
             }
             let (held, told) = {
                 let _barrier = self.close_barrier();

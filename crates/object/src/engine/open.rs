@@ -220,7 +220,7 @@ pub(crate) fn open_in(
     engine.segments().open_segments()?;
     engine.rules().find_constraints()?;
     engine.redo().refresh_redo(pin)?;
-    engine.find_pieces()?;
+    engine.maps().find_pieces()?;
     let has_orphans = engine.catalog.sessions().has_orphans()?;
     engine.may_have_orphans.store(has_orphans, Ordering::SeqCst);
     let may_sweep = !options.is_extension
@@ -242,7 +242,7 @@ pub(crate) fn open_in(
 
 fn close_orderly(engine: &Engine) -> Result<()> {
     engine.check_running()?;
-    let wants_writer_lock = engine.redo_bytes() > 0
+    let wants_writer_lock = engine.maps().redo_bytes() > 0
         || engine.delayed_allocation().has_delayed()
         || (engine.free_space().is_loaded() && engine.space().wants_reclaim()?);
     if wants_writer_lock

@@ -2,19 +2,11 @@
 
 use crate::Result;
 use crate::engine::EngineNamespace;
-use crate::view::View;
 use larder_catalog::StoreRow;
 use larder_space::format::StoreId;
 use std::sync::atomic::Ordering;
 
 const NO_STORES: &str = "stores cannot be changed in a long transaction; do that outside of it";
-
-impl View {
-    /// All stores.
-    pub fn stores(&self) -> Result<Vec<StoreRow>> {
-        Ok(self.catalog.stores().rows()?)
-    }
-}
 
 impl EngineNamespace<'_> {
     /// Creates a store; see the Content API.

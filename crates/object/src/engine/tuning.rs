@@ -4,7 +4,6 @@
 use crate::Result;
 use crate::engine::Engine;
 use crate::host::memory_pages;
-use crate::view::View;
 use larder_catalog::Tuning;
 use larder_space::format::limits::INLINE_BYTES_MAX;
 
@@ -41,13 +40,6 @@ pub(crate) fn gather_bytes(told: u64, tuning: &Tuning) -> u64 {
 /// Content of at most this many bytes is inline.
 pub(crate) fn inline_bytes_max(tuning: &Tuning) -> u64 {
     tuning.inline_bytes_max.unwrap_or(INLINE_BYTES_MAX)
-}
-
-impl View {
-    /// What was chosen for the database in place of the engine's defaults, as of now.
-    pub fn tuning(&self) -> Result<Tuning> {
-        Ok(self.catalog.tables().info()?.tuning)
-    }
 }
 
 impl Engine {

@@ -17,7 +17,7 @@
 use crate::Result;
 use crate::engine::{Engine, EnginePast};
 use crate::view::read::DeviceRead;
-use crate::view::{Shown, View};
+use crate::view::{Shown, View, ViewMoment};
 use larder_catalog::{Moment, PastPin};
 use larder_space::format::limits::BLOCK_BYTES;
 use larder_space::format::{Checksum, CommitSeq, Extent, MapPage};
@@ -160,6 +160,7 @@ impl EnginePast<'_> {
                         let at = CommitSeq(map.until.0.saturating_sub(1));
                         for run in page.runs() {
                             let lost = self
+                                .moment()
                                 .places_of(&run.extent, at)?
                                 .into_iter()
                                 .find(|part| !is_held(part));
@@ -178,7 +179,7 @@ impl EnginePast<'_> {
             }
         }
         for (target, copy, until) in self.catalog.past().all_pre_images()? {
-            let places = self.places_of(&copy, until)?;
+            let places = self.moment().places_of(&copy, until)?;
             if let Some(lost) = places.iter().find(|part| !is_held(part)) {
                 findings.push(format!(
                     "{copy}, the copy of {target} until commit {until}, has no extent row at \
@@ -190,7 +191,7 @@ impl EnginePast<'_> {
     }
 }
 
-impl View {
+impl ViewMoment<'_> {
     /// What has been read of the past by other ways than this engine's counts if this is no error:
     /// its moment is still kept (`HISTORY-3`). 5 µs.
     pub fn require_shown(&self) -> Result<()> {
@@ -324,6 +325,7 @@ impl View {
             skip: if from == 0 { read.skip } else { 0 },
             checksum_index: 0,
         };
-        self.read_device(&part, &checksums[from..to], &mut target[start..end])
+        self.maps()
+            .read_device(&part, &checksums[from..to], &mut target[start..end])
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::Result;
 use crate::engine::EngineHistory;
-use crate::view::View;
+use crate::view::ViewLookup;
 use larder_catalog::{FeedBounds, FeedChange};
 use larder_space::format::limits::PATH_BYTES_MAX;
 use larder_space::format::{Ino, Name, StoreId};
@@ -34,7 +34,7 @@ impl EngineHistory<'_> {
     }
 }
 
-impl View {
+impl ViewLookup<'_> {
     /// A path of an inode as the newest commit has it, from the root of its store, in bytes; `None`
     /// when it has no name, or one of its directories has none.
     pub fn committed_path(&self, store: StoreId, ino: Ino) -> Result<Option<Vec<u8>>> {

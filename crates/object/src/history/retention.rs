@@ -11,7 +11,7 @@ pub(crate) mod prune;
 
 use crate::engine::{EngineRetention, lock};
 use crate::history::as_of::AsOf;
-use crate::view::View;
+use crate::view::ViewMoment;
 use crate::{Error, ErrorKind, Result};
 use larder_catalog::{InodeRow, Retention, Retentions};
 use larder_space::format::limits::BLOCK_BYTES;
@@ -22,7 +22,7 @@ use std::sync::atomic::Ordering;
 const NO_RETENTION: &str =
     "the retention cannot be changed in a long transaction; do that outside of it";
 
-impl View {
+impl ViewMoment<'_> {
     /// Whether a store can be read as of the moment that it shows: else an error that names where
     /// its history begins ([`ErrorKind::InvalidInput`]).
     pub fn require_reach(&self, store: StoreId) -> Result<()> {
@@ -35,10 +35,10 @@ impl AsOf {
     /// `None`: the store can.
     pub fn unreached_root(&self, store: StoreId) -> Result<Option<InodeRow>> {
         let host = self.present();
-        match self.require_reach(store) {
+        match self.moment().require_reach(store) {
             Err(error) if error.kind() == ErrorKind::InvalidInput => {
-                let root = host.node(store, Ino::ROOT)?;
-                Ok(Some(host.row(&root)?))
+                let root = host.lookup().node(store, Ino::ROOT)?;
+                Ok(Some(host.lookup().row(&root)?))
             }
             Err(error) => Err(error),
             Ok(()) => Ok(None),
@@ -48,7 +48,7 @@ impl AsOf {
     /// Whether a store cannot be read as of the moment that it shows though it was there: its
     /// history begins later. One that was made after the moment was not there.
     pub fn is_behind(&self, store: StoreId) -> Result<bool> {
-        let shown_ns = self.shows().map_or(i64::MAX, |(_, at_ns)| at_ns);
+        let shown_ns = self.moment().shows().map_or(i64::MAX, |(_, at_ns)| at_ns);
         let root = self.unreached_root(store)?;
         Ok(root.is_some_and(|root| root.btime_ns <= shown_ns))
     }
@@ -201,7 +201,7 @@ impl EngineRetention<'_> {
                 })?;
                 let at = CommitSeq(map.until.0.saturating_sub(1));
                 for run in page.runs() {
-                    for place in self.places_of(&run.extent, at)? {
+                    for place in self.moment().places_of(&run.extent, at)? {
                         let owners = self.catalog.space().stores_under(&place)?;
                         let others = owners.into_iter().filter(|owner| *owner != map.store);
                         found.extend(others.flat_map(|owner| [owner, map.store]));

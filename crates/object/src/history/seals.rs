@@ -64,7 +64,7 @@ impl EngineHistory<'_> {
         columns: Option<&[String]>,
         visit: &mut dyn FnMut(&[u8], &[u8]),
     ) -> Result<Vec<String>> {
-        if !past.is_of_one_database(self) {
+        if !past.moment().is_of_one_database(self) {
             let why = "rows are read as of another moment of the same database";
             return Err(Error::new(ErrorKind::InvalidInput, why));
         }

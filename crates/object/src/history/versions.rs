@@ -1,13 +1,13 @@
 //! Reading the history of single inodes, for those above.
 
 use crate::engine::EngineHistory;
-use crate::view::View;
+use crate::view::{View, ViewMoment};
 use crate::{Error, Result};
 use larder_catalog::{HistoryReader, LogFlush, PastRows, SnapshotRow, StoreColumns, TemporalTable};
 use larder_space::format::StoreId;
 use std::sync::atomic::Ordering;
 
-impl View {
+impl ViewMoment<'_> {
     /// Calls `work` with a reader of the history.
     /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) where the database keeps none.
     /// The reader sees one state, whoever commits meanwhile.
@@ -40,7 +40,7 @@ impl EngineHistory<'_> {
     pub fn read_history<T>(&self, work: impl FnOnce(&HistoryReader<'_>) -> Result<T>) -> Result<T> {
         self.check_running()?;
         self.commits().sync_own()?;
-        self.view.read_history(work)
+        self.view.moment().read_history(work)
     }
 
     /// Makes a table of the user's temporal, or lets it go, durably.
@@ -54,7 +54,7 @@ impl EngineHistory<'_> {
     /// How to read a temporal table as `past` shows it, and to restore it, in SQL for this engine's
     /// connection.
     pub fn past_rows(&self, past: &View, table: &str) -> Result<PastRows> {
-        match past.asked_ns() {
+        match past.moment().asked_ns() {
             Some((seq, at_ns)) => Ok(self.catalog.temporal().past_rows(table, seq, at_ns)?),
             None => Err(Error::new(
                 crate::ErrorKind::InvalidInput,
@@ -67,7 +67,7 @@ impl EngineHistory<'_> {
     /// in SQL for this engine's connection; `None`: there are none, or they are not kept since
     /// then.
     pub fn columns_in(&self, source: &View, store: StoreId) -> Result<Option<StoreColumns>> {
-        match source.asked_ns() {
+        match source.moment().asked_ns() {
             Some((seq, at_ns)) => Ok(self.catalog.temporal().past_columns(store, seq, at_ns)?),
             None => Ok(self.catalog.temporal().present_columns(store)?),
         }

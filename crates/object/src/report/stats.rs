@@ -58,7 +58,7 @@ impl EngineReport<'_> {
             foreign_exact_count: self.foreign.exact_count.load(Ordering::Relaxed),
             foreign_whole_count: self.foreign.whole_count.load(Ordering::Relaxed),
             foreign_dropped_count: self.foreign.dropped_count.load(Ordering::Relaxed),
-            redo_bytes: self.redo_bytes(),
+            redo_bytes: self.maps().redo_bytes(),
             reserved_bytes: reserved_blocks * BLOCK_BYTES,
             candidate_count,
             compact_credit_bytes: self.compaction().compact_credit_bytes(),

@@ -96,7 +96,7 @@ impl EngineReport<'_> {
             spare_bytes,
             free_bytes,
             available_bytes,
-            redo_bytes: self.redo_bytes(),
+            redo_bytes: self.maps().redo_bytes(),
             catalog_bytes: self.catalog_bytes(),
             inode_count,
         })
@@ -467,7 +467,7 @@ impl EngineReport<'_> {
         progress: &mut dyn FnMut(u64),
     ) -> Result<()> {
         // REDO-1: the target of a redo row may be torn. Read before the map (REDO-2).
-        let redo_rows = self.load_redo_rows(store, ino)?;
+        let redo_rows = self.maps().load_redo_rows(store, ino)?;
         for (index, bytes) in self.all_pages(store, ino)? {
             // Either is a finding of check_extents already.
             let (Some(begin), Ok(page)) = (first_block(index), MapPage::decode(&bytes)) else {

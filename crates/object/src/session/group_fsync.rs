@@ -231,6 +231,7 @@ mod tests {
         host.commits().sync().unwrap();
         assert_eq!(host.session.flushes.newest_owed(), None, "FLUSH-3");
         let root = host
+            .lookup()
             .node(
                 larder_space::format::StoreId::MAIN,
                 larder_space::format::Ino::ROOT,
@@ -319,11 +320,14 @@ mod tests {
     /// A new file, which nobody has named.
     fn insert(engine: &Engine) -> std::sync::Arc<crate::view::node::Node> {
         let main = larder_space::format::StoreId::MAIN;
-        let root = engine.node(main, larder_space::format::Ino::ROOT).unwrap();
+        let root = engine
+            .lookup()
+            .node(main, larder_space::format::Ino::ROOT)
+            .unwrap();
         let row = larder_catalog::InodeRow {
             kind: larder_space::format::FileKind::File,
             nlink: 1,
-            ..engine.row(&root).unwrap()
+            ..engine.lookup().row(&root).unwrap()
         };
         let guard = engine.namespace().write_guard().unwrap();
         let node = guard.insert(main, row, None).unwrap();

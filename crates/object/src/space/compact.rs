@@ -196,7 +196,7 @@ impl<'e> EngineCompaction<'e> {
         if state.is_deleted {
             return Ok(None); // The commit that retired its extents read its map, and only that.
         }
-        self.load_content(node, state)?;
+        self.maps().load_content(node, state)?;
         let content = &state.content;
         // The target of a redo row is soon written over, where it lies now (REDO-3).
         let has_redo_rows =
@@ -204,7 +204,7 @@ impl<'e> EngineCompaction<'e> {
         if !content.gather.is_empty() || has_redo_rows {
             return Ok(None);
         }
-        let source = self.map_source(node);
+        let source = self.maps().map_source(node);
         let map = &mut state.content.map;
         let wanted = within.map_or(blocks_max, |extent| extent.block_count);
         let (mut runs, mut at, mut left) = (Vec::new(), first, wanted);
@@ -269,7 +269,7 @@ impl<'e> EngineCompaction<'e> {
         if now.as_deref() != Some(runs) || self.are_shared(runs)? {
             return Ok(false); // SHARE-5
         }
-        let source = self.map_source(node);
+        let source = self.maps().map_source(node);
         let mut replaced = Vec::new();
         for piece in &pieces {
             replaced.extend(state.content.map.insert(

@@ -247,7 +247,8 @@ impl EngineCompaction<'_> {
         };
         let outcome = {
             let _edit = self.edit()?;
-            self.node(store, ino)
+            self.lookup()
+                .node(store, ino)
                 .and_then(|node| self.gather_object(&node, &mut limits))
         };
         let sum = match outcome {
@@ -437,6 +438,7 @@ impl EngineCompaction<'_> {
             };
             let (store, ino) = owners[&one.from];
             let outcome = self
+                .lookup()
                 .node(store, ino)
                 .and_then(|node| self.move_extent(&node, one.from, Some(one.to), &limits));
             match outcome {

@@ -47,7 +47,7 @@ impl EngineCompaction<'_> {
         };
         let (mut moved, mut expired) = (0, 0);
         loop {
-            let outcome = self.node(store, ino).and_then(|node| {
+            let outcome = self.lookup().node(store, ino).and_then(|node| {
                 // The kernel may still know what is gone: nothing of it is worth a move.
                 if node.lock().is_deleted {
                     return Ok(Gathered::default());

@@ -165,63 +165,61 @@ impl Offer {
     }
 }
 
-impl View {
-    /// What of a source is mapped and nothing else from `from_offset` on, up to 1 GiB.
-    fn find_clean(
-        &self,
-        (from, state): (&Node, &mut NodeState),
-        from_offset: u64,
-        (to_offset, to_size): (u64, u64),
-        len_bytes: u64,
-    ) -> Result<Option<Offer>> {
-        require_alive(state)?;
-        self.load_content(from, state)?;
-        let size = state.row.size_bytes;
-        let content = &mut state.content;
-        if content.pieces.is_some() || content.inline.is_some() || from_offset >= size {
-            return Ok(None);
-        }
-        let end = size.min(from_offset.saturating_add(len_bytes));
-        let first = from_offset / BLOCK_BYTES;
-        let covers_end = to_size <= to_offset + (end - from_offset);
-        let has_tail = end == size && !end.is_multiple_of(BLOCK_BYTES) && covers_end;
-        let mut stop = match has_tail {
-            true => end.div_ceil(BLOCK_BYTES),
-            false => end / BLOCK_BYTES,
-        };
-        let frozen = content.frozen.as_ref();
-        let unclean = [
-            content.gather.next_present(first),
-            frozen.and_then(|frozen| frozen.next_present(first)),
-            content.redo_rows.next_present(first),
-        ];
-        stop = unclean.into_iter().flatten().fold(stop, u64::min);
-        let source = self.map_source(from);
-        let (mut runs, mut at, mut left) = (Vec::new(), first, STEP_BLOCKS);
-        while at < stop && left > 0 {
-            match content.map.find(source, at)? {
-                Mapped::Hole(_) => match content.map.next_mapped(source, at, stop)? {
-                    Some(next) => at = next,
-                    None => at = stop,
-                },
-                Mapped::Run { extent, checksums } => {
-                    let count = extent.block_count.min(stop - at).min(left);
-                    runs.push(Run {
-                        logical_block: at - first + to_offset / BLOCK_BYTES,
-                        extent: extent.slice(0, count),
-                        checksums: checksums[..count as usize].to_vec(),
-                    });
-                    (at, left) = (at + count, left - count);
-                }
+/// What of a source is mapped and nothing else from `from_offset` on, up to 1 GiB.
+fn find_clean(
+    view: &View,
+    (from, state): (&Node, &mut NodeState),
+    from_offset: u64,
+    (to_offset, to_size): (u64, u64),
+    len_bytes: u64,
+) -> Result<Option<Offer>> {
+    require_alive(state)?;
+    view.maps().load_content(from, state)?;
+    let size = state.row.size_bytes;
+    let content = &mut state.content;
+    if content.pieces.is_some() || content.inline.is_some() || from_offset >= size {
+        return Ok(None);
+    }
+    let end = size.min(from_offset.saturating_add(len_bytes));
+    let first = from_offset / BLOCK_BYTES;
+    let covers_end = to_size <= to_offset + (end - from_offset);
+    let has_tail = end == size && !end.is_multiple_of(BLOCK_BYTES) && covers_end;
+    let mut stop = match has_tail {
+        true => end.div_ceil(BLOCK_BYTES),
+        false => end / BLOCK_BYTES,
+    };
+    let frozen = content.frozen.as_ref();
+    let unclean = [
+        content.gather.next_present(first),
+        frozen.and_then(|frozen| frozen.next_present(first)),
+        content.redo_rows.next_present(first),
+    ];
+    stop = unclean.into_iter().flatten().fold(stop, u64::min);
+    let source = view.maps().map_source(from);
+    let (mut runs, mut at, mut left) = (Vec::new(), first, STEP_BLOCKS);
+    while at < stop && left > 0 {
+        match content.map.find(source, at)? {
+            Mapped::Hole(_) => match content.map.next_mapped(source, at, stop)? {
+                Some(next) => at = next,
+                None => at = stop,
+            },
+            Mapped::Run { extent, checksums } => {
+                let count = extent.block_count.min(stop - at).min(left);
+                runs.push(Run {
+                    logical_block: at - first + to_offset / BLOCK_BYTES,
+                    extent: extent.slice(0, count),
+                    checksums: checksums[..count as usize].to_vec(),
+                });
+                (at, left) = (at + count, left - count);
             }
         }
-        Ok((at > first).then(|| Offer {
-            runs,
-            block_count: at - first,
-            end: end.min(at * BLOCK_BYTES),
-            has_tail: has_tail && at * BLOCK_BYTES > end,
-        }))
     }
+    Ok((at > first).then(|| Offer {
+        runs,
+        block_count: at - first,
+        end: end.min(at * BLOCK_BYTES),
+        has_tail: has_tail && at * BLOCK_BYTES > end,
+    }))
 }
 
 impl EngineSharing<'_> {
@@ -296,7 +294,7 @@ impl EngineSharing<'_> {
         let is_dirty = {
             let mut state = self.lock_node(from)?;
             require_alive(&state)?;
-            self.load_content(from, &mut state)?;
+            self.maps().load_content(from, &mut state)?;
             let content = &state.content;
             let is_new =
                 content.inline.is_none() || !content.gather.is_empty() || content.frozen.is_some();
@@ -319,7 +317,7 @@ impl EngineSharing<'_> {
         }
         let has_redo_rows = {
             let mut state = self.lock_node(from)?;
-            self.load_content(from, &mut state)?;
+            self.maps().load_content(from, &mut state)?;
             let next = state.content.redo_rows.next_present(first);
             next.is_some_and(|block| block < end)
         };
@@ -338,7 +336,13 @@ impl EngineSharing<'_> {
     ) -> Result<Option<Offer>> {
         let mut guard = self.lock_node(from)?;
         let state = &mut *guard;
-        let found = self.find_clean((from, state), from_offset, (to_offset, to_size), len_bytes)?;
+        let found = find_clean(
+            self,
+            (from, state),
+            from_offset,
+            (to_offset, to_size),
+            len_bytes,
+        )?;
         let Some(mut offer) = found else {
             return Ok(None);
         };
@@ -417,7 +421,7 @@ impl EngineSharing<'_> {
         step("load extended attributes")?;
         self.content().begin_content(to, state)?;
         step("load the content")?;
-        self.load_content(to, state)?;
+        self.maps().load_content(to, state)?;
         let bytes = offer.end - from_offset;
         let (end, size) = (to_offset + bytes, state.row.size_bytes);
         // The last block of the source has zeros behind its end.
@@ -432,7 +436,7 @@ impl EngineSharing<'_> {
         self.rules().ask_content(to, state, size.max(end), None)?;
         let first = to_offset / BLOCK_BYTES;
         let stop = first + offer.block_count;
-        let source = self.map_source(to);
+        let source = self.maps().map_source(to);
         step("load the map")?;
         state.content.map.load_blocks(source, first, stop)?;
         // From here on nothing fails: the pages of the range are in memory, or there are none.

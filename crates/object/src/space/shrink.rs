@@ -353,7 +353,7 @@ impl EngineSegments<'_> {
                 return Ok(());
             }
             let _edit = self.edit()?;
-            let outcome = self.node(row.store, row.ino).and_then(|node| {
+            let outcome = self.lookup().node(row.store, row.ino).and_then(|node| {
                 let whole = self
                     .compaction()
                     .move_extent(&node, row.extent, None, &limits)?;

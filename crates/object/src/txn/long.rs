@@ -12,7 +12,6 @@ use crate::session::workspace::{
 };
 use crate::space::FreeSpace;
 use crate::space::reservation::corrupt;
-use crate::view::View;
 use crate::{Error, ErrorKind, Result};
 use larder_catalog::{Conflict, GRANTS, InoRange, Merged, SegmentRow, TransactionRow};
 use larder_segment::directory::DatabaseDir;
@@ -230,16 +229,6 @@ fn visit<T>(
 
 // ---- the engine on a workspace
 // -------------------------------------------------------------------
-
-impl View {
-    /// The number of the long transaction whose workspace this is.
-    pub fn transaction(&self) -> Option<u64> {
-        self.session
-            .workspace
-            .as_ref()
-            .map(|workspace| workspace.id)
-    }
-}
 
 impl EngineWorkspace<'_> {
     /// The catalog and the place agree on what this is.

@@ -207,7 +207,7 @@ impl<'e> EngineShortTransaction<'e> {
         let seq = self.catalog.tables().commit_seq()?;
         self.segments().open_segments()?;
         self.redo().refresh_redo(seq)?;
-        self.find_pieces()?;
+        self.maps().find_pieces()?;
         let _barrier = self.close_barrier();
         let _names = self.write_names();
         lock(&self.next_inos).clear();
@@ -380,7 +380,7 @@ impl<'e> EngineShortTransaction<'e> {
     pub fn expect_name(&self, store: StoreId, ino: Ino) -> Result<()> {
         let _edit = self.edit()?;
         let held = self.catalog.sessions().holders()?;
-        let node = self.node(store, ino)?;
+        let node = self.lookup().node(store, ino)?;
         let mut state = self.lock_node(&node)?;
         if state.row.nlink > 0 || !held.contains(&(store, ino, self.session.liveness.id)) {
             return Err(Error::new(

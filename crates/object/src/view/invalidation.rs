@@ -2,7 +2,7 @@
 
 use crate::host::lock;
 use crate::view::node::Node;
-use crate::view::{Foreign, ForeignChange, ForeignObserver, View};
+use crate::view::{Foreign, ForeignChange, ForeignObserver, ViewForeign};
 use larder_catalog::Mark;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
@@ -47,7 +47,7 @@ impl Foreign {
     }
 }
 
-impl View {
+impl ViewForeign<'_> {
     /// Registers an observer of foreign changes.
     pub fn on_foreign_change(&self, observer: ForeignObserver) {
         self.foreign.observers().push(observer);

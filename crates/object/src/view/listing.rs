@@ -6,7 +6,7 @@
 //!   the beginning of each listing.
 
 use crate::Result;
-use crate::view::View;
+use crate::view::ViewLookup;
 use crate::view::entries::Target;
 use crate::view::node::Node;
 use crate::view::node::require_directory;
@@ -14,7 +14,7 @@ use larder_catalog::{DirentRow, InodeRow, dirent_order};
 use larder_space::format::Name;
 use std::sync::Arc;
 
-impl View {
+impl ViewLookup<'_> {
     /// At most `limit` entries after `after`, in catalog order. The caller holds the namespace
     /// lock.
     pub(crate) fn list(

@@ -1,6 +1,6 @@
 //! Looking at names and attributes, in memory in front of the catalog.
 
-use crate::view::View;
+use crate::view::ViewLookup;
 use crate::view::node::require_directory;
 use crate::view::node::{Node, NodeState};
 use crate::{Error, ErrorKind, Result};
@@ -9,7 +9,7 @@ use larder_space::format::limits::BLOCK_BYTES;
 use larder_space::format::{FileKind, Ino, Name, StoreId};
 use std::sync::Arc;
 
-impl View {
+impl ViewLookup<'_> {
     pub(crate) fn node(&self, store: StoreId, ino: Ino) -> Result<Arc<Node>> {
         if let Some(node) = self.cache.find(store, ino) {
             return Ok(node);
@@ -22,7 +22,9 @@ impl View {
             )
         })?;
         // Another reader may have been faster; its node is the one that counts.
-        Ok(self.remember(Arc::new(Node::new(store, row, false)), epoch))
+        Ok(self
+            .foreign()
+            .remember(Arc::new(Node::new(store, row, false)), epoch))
     }
 
     /// The caller holds the namespace lock (`CACHE-1`).

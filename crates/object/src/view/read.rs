@@ -7,7 +7,7 @@
 use crate::view::extent_map::{MapSource, Mapped};
 use crate::view::node::{Node, NodeState, require_alive};
 use crate::view::pieces::{Piece, Pieces};
-use crate::view::{Shown, View};
+use crate::view::{Shown, View, ViewMaps};
 use crate::{Error, ErrorKind, Result};
 use larder_segment::AlignedBuf;
 use larder_space::format::limits::BLOCK_BYTES;
@@ -45,20 +45,24 @@ impl View {
         let len = loop {
             let mut state = self.lock_node(node)?;
             require_alive(&state)?;
-            if !self.ready_pieces(node, &mut state, offset, buffer.len())? {
+            if !self
+                .maps()
+                .ready_pieces(node, &mut state, offset, buffer.len())?
+            {
                 continue;
             }
             let left = state.row.size_bytes.saturating_sub(offset);
             let len = buffer
                 .len()
                 .min(usize::try_from(left).unwrap_or(usize::MAX));
-            self.plan(node, &mut state, offset, &mut buffer[..len], &mut plan)?;
-            if self.is_of_one_moment(node, &mut state)? {
+            self.maps()
+                .plan(node, &mut state, offset, &mut buffer[..len], &mut plan)?;
+            if self.maps().is_of_one_moment(node, &mut state)? {
                 break len;
             }
             plan = Plan::default();
         };
-        self.read_devices(&plan, &mut buffer[..len])?;
+        self.maps().read_devices(&plan, &mut buffer[..len])?;
         Ok(len)
     }
 
@@ -70,7 +74,7 @@ impl View {
         let size = loop {
             let mut state = self.lock_node(node)?;
             require_alive(&state)?;
-            if !self.ready_pieces(node, &mut state, 0, usize::MAX)? {
+            if !self.maps().ready_pieces(node, &mut state, 0, usize::MAX)? {
                 continue;
             }
             let size = usize::try_from(state.row.size_bytes).map_err(|_| too_long_for_memory())?;
@@ -84,17 +88,72 @@ impl View {
                 None => padded,
                 Some(_) => size,
             };
-            self.plan(node, &mut state, 0, &mut buffer[..visible], &mut plan)?;
-            if self.is_of_one_moment(node, &mut state)? {
+            self.maps()
+                .plan(node, &mut state, 0, &mut buffer[..visible], &mut plan)?;
+            if self.maps().is_of_one_moment(node, &mut state)? {
                 break size;
             }
             plan = Plan::default();
         };
-        self.read_devices(&plan, buffer)?;
+        self.maps().read_devices(&plan, buffer)?;
         buffer.resize(size, 0);
         Ok(())
     }
 
+    /// Asks the devices to fetch what will be read soon. Errors only cost speed, and show when the
+    /// read itself comes.
+    pub fn prefetch(&self, node: &Node, offset: u64, len_bytes: u64) -> Result<()> {
+        let mut state = self.lock_node(node)?;
+        if offset >= state.row.size_bytes {
+            return Ok(());
+        }
+        let end = offset.saturating_add(len_bytes);
+        if !self.maps().load_pieces(node, &mut state, offset, end)? {
+            return Ok(());
+        }
+        let end = state.row.size_bytes.min(end);
+        let ranges = match &state.content.pieces {
+            None => vec![(offset / BLOCK_BYTES, end.div_ceil(BLOCK_BYTES))],
+            Some(pieces) => pieces
+                .translate(offset, end)
+                .iter()
+                .map(|range| (range.offset / BLOCK_BYTES, range.end_block()))
+                .collect(),
+        };
+        let source = self.maps().map_source(node);
+        for (mut block, end) in ranges {
+            while block < end {
+                match state.content.map.find(source, block)? {
+                    Mapped::Hole(hole) => block += hole,
+                    Mapped::Run { extent, .. } => {
+                        let count = extent.block_count.min(end - block);
+                        self.segment(extent.segment)?
+                            .prefetch(extent.start_block, count);
+                        block += count;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The next byte at or after `offset` that is data, or in a hole; `None` when `offset` is at or
+    /// after the end, or no data follows. A dirty block counts as data.
+    pub fn seek(&self, node: &Node, for_data: bool, offset: u64) -> Result<Option<u64>> {
+        loop {
+            let mut state = self.lock_node(node)?;
+            require_alive(&state)?;
+            let Some(found) = self.maps().seek_once(node, &mut state, for_data, offset)? else {
+                continue;
+            };
+            if self.maps().is_of_one_moment(node, &mut state)? {
+                return Ok(found);
+            }
+        }
+    }
+}
+
+impl<'v> ViewMaps<'v> {
     /// Loads the pieces that a read needs; `false`: the lock was let go meanwhile, look again.
     fn ready_pieces(
         &self,
@@ -213,14 +272,14 @@ impl View {
         Ok(())
     }
 
-    /// Reads what [`View::plan`] found to be on devices.
+    /// Reads what [`ViewMaps::plan`] found to be on devices.
     pub(crate) fn read_devices(&self, plan: &Plan, buffer: &mut [u8]) -> Result<()> {
         for read in &plan.reads {
             let checksums = &plan.checksums[read.checksum_index..][..read.block_count()];
             let target = &mut buffer[read.at..read.at + read.len];
             match self.moment {
                 Shown::Present | Shown::Snapshot(_) => self.read_device(read, checksums, target)?,
-                Shown::Past(_) => self.read_past(read, checksums, target)?,
+                Shown::Past(_) => self.moment().read_past(read, checksums, target)?,
             }
         }
         Ok(())
@@ -321,7 +380,7 @@ impl View {
         }
         // A list may be newer than what this session has noticed; so must the redo rows be.
         let has_list = state.content.pieces.is_some();
-        if has_list || is_unknown || self.redo_bytes() > 0 || self.is_past() {
+        if has_list || is_unknown || self.redo_bytes() > 0 || self.moment().is_past() {
             // After the root, so that its number vouches for them (PIECE-5); before the map
             // (REDO-2).
             state.content.redo_rows = self.load_redo_rows(node.store, node.ino)?;
@@ -330,63 +389,11 @@ impl View {
         Ok(())
     }
 
-    pub(crate) fn map_source(&self, node: &Node) -> MapSource<'_> {
+    pub(crate) fn map_source(&self, node: &Node) -> MapSource<'v> {
         MapSource {
-            catalog: &self.catalog,
+            catalog: &self.view.catalog,
             store: node.store,
             ino: node.ino,
-        }
-    }
-
-    /// Asks the devices to fetch what will be read soon. Errors only cost speed, and show when the
-    /// read itself comes.
-    pub fn prefetch(&self, node: &Node, offset: u64, len_bytes: u64) -> Result<()> {
-        let mut state = self.lock_node(node)?;
-        if offset >= state.row.size_bytes {
-            return Ok(());
-        }
-        let end = offset.saturating_add(len_bytes);
-        if !self.load_pieces(node, &mut state, offset, end)? {
-            return Ok(());
-        }
-        let end = state.row.size_bytes.min(end);
-        let ranges = match &state.content.pieces {
-            None => vec![(offset / BLOCK_BYTES, end.div_ceil(BLOCK_BYTES))],
-            Some(pieces) => pieces
-                .translate(offset, end)
-                .iter()
-                .map(|range| (range.offset / BLOCK_BYTES, range.end_block()))
-                .collect(),
-        };
-        let source = self.map_source(node);
-        for (mut block, end) in ranges {
-            while block < end {
-                match state.content.map.find(source, block)? {
-                    Mapped::Hole(hole) => block += hole,
-                    Mapped::Run { extent, .. } => {
-                        let count = extent.block_count.min(end - block);
-                        self.segment(extent.segment)?
-                            .prefetch(extent.start_block, count);
-                        block += count;
-                    }
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// The next byte at or after `offset` that is data, or in a hole; `None` when `offset` is at or
-    /// after the end, or no data follows. A dirty block counts as data.
-    pub fn seek(&self, node: &Node, for_data: bool, offset: u64) -> Result<Option<u64>> {
-        loop {
-            let mut state = self.lock_node(node)?;
-            require_alive(&state)?;
-            let Some(found) = self.seek_once(node, &mut state, for_data, offset)? else {
-                continue;
-            };
-            if self.is_of_one_moment(node, &mut state)? {
-                return Ok(found);
-            }
         }
     }
 

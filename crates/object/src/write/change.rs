@@ -88,7 +88,7 @@ impl<'e> EngineContent<'e> {
         step("load extended attributes")?;
         self.begin_content(node, &mut state)?;
         step("load the content")?;
-        self.load_content(node, &mut state)?;
+        self.maps().load_content(node, &mut state)?;
         Ok(ContentGuard {
             engine: self.engine,
             node,

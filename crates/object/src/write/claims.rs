@@ -1,9 +1,9 @@
 //! Claims: who may take memory for content, and who waits for it.
 //!
 //! # Words
-//! *Gathered*: memory of dirty and kept content of the session ([`Engine::dirty_bytes`],
-//! [`Engine::kept_bytes`]). *Claim*: memory that a change
-//! may take, held until what it took counts as gathered. *Bound*: [`Engine::dirty_bytes_max`].
+//! *Gathered*: memory of dirty and kept content (`Engine::dirty_bytes`, `Engine::kept_bytes`).
+//! *Claim*: memory that a change may take, held until what it took counts as gathered. *Bound*:
+//! `Session::dirty_bytes_max`.
 //!
 //! # Invariants
 //! * `CLAIM-1` Gathered memory and claims together are at most the bound, except for claims that

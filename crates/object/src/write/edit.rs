@@ -117,7 +117,8 @@ impl<'e> EngineContent<'e> {
         for (edge, bytes) in edges.into_iter().zip(&mut read) {
             if let Some(block) = edge {
                 step("read an edge")?;
-                self.read_block(node, &mut change.state, block, bytes)?;
+                self.maps()
+                    .read_block(node, &mut change.state, block, bytes)?;
             }
         }
         self.gather_write(node, change, data, |block, target| {
@@ -222,7 +223,7 @@ impl<'e> EngineContent<'e> {
         let end = size_bytes.next_multiple_of(BLOCK_BYTES);
         let tail = self.plan_edge(node, state, size_bytes, end)?;
         step("load the map")?;
-        let source = self.map_source(node);
+        let source = self.maps().map_source(node);
         let keep = size_bytes.div_ceil(BLOCK_BYTES);
         state.content.map.load_blocks(source, keep, u64::MAX)?;
         Ok(Shrinking { size_bytes, tail })
@@ -264,10 +265,14 @@ impl<'e> EngineContent<'e> {
             return Ok(edge);
         }
         step("load the map at an edge")?;
-        if state.content.map.contains(self.map_source(node), block)? {
+        if state
+            .content
+            .map
+            .contains(self.maps().map_source(node), block)?
+        {
             let mut bytes = Box::new([0; BLOCK]);
             step("read an edge")?;
-            self.read_block(node, state, block, &mut bytes[..])?;
+            self.maps().read_block(node, state, block, &mut bytes[..])?;
             bytes[edge.from..edge.to].fill(0);
             edge.bytes = Some(bytes);
         }
@@ -354,7 +359,7 @@ impl<'e> EngineContent<'e> {
         if first_whole < last_whole {
             step("load the map")?;
             let (from, to) = (first_whole / BLOCK_BYTES, last_whole / BLOCK_BYTES);
-            let source = self.map_source(node);
+            let source = self.maps().map_source(node);
             state.content.map.load_blocks(source, from, to)?;
         }
         Ok(Some(Zeroing {
@@ -505,7 +510,7 @@ impl<'e> EngineContent<'e> {
     /// content (`EDIT-3`) is known.
     pub(crate) fn begin_content(&self, node: &Node, state: &mut NodeState) -> Result<()> {
         require_alive(state)?;
-        self.load_xattrs(node, state)
+        self.lookup().load_xattrs(node, state)
     }
 
     /// Notes a change of content: length, times, the dirty list; and attributes that come with it.

@@ -130,7 +130,9 @@ impl EngineOrphans<'_> {
         let node = match self.cache.find(store, ino) {
             Some(node) => node,
             None => match self.catalog.tables().inode(store, ino)? {
-                Some(row) => self.remember(Arc::new(Node::new(store, row, false)), epoch),
+                Some(row) => self
+                    .foreign()
+                    .remember(Arc::new(Node::new(store, row, false)), epoch),
                 None => return Ok(false),
             },
         };
@@ -288,7 +290,7 @@ mod tests {
         remove(&engine, &name, &known);
         let orphans = engine.catalog.sessions().orphans().unwrap();
         assert_eq!(orphans.len(), 1, "NAMELESS-1");
-        assert_eq!(engine.row(&known).unwrap().nlink, 0, "NAMELESS-1");
+        assert_eq!(engine.lookup().row(&known).unwrap().nlink, 0, "NAMELESS-1");
         kernel.0.store(false, Ordering::SeqCst);
         engine.orphans().let_go(StoreId::MAIN, known.ino);
         engine.orphans().end_let_go().unwrap();

@@ -5,9 +5,9 @@
 //! in memory, in front of the catalog.
 
 use crate::engine::{EngineNamespace, lock};
-use crate::view::View;
 use crate::view::entries::EntryDelta;
 use crate::view::node::Node;
+use crate::view::{View, ViewLookup};
 use crate::write::Undo;
 use crate::write::guard::WriteGuard;
 use crate::{Error, ErrorKind, Result};
@@ -27,7 +27,7 @@ macro_rules! shared_queries {
     () => {
         /// The node of an inode; [`ErrorKind::NotFound`] when it does not exist.
         pub fn node(&self, store: StoreId, ino: Ino) -> Result<Arc<Node>> {
-            let node = self.view().node(store, ino)?;
+            let node = self.view().lookup().node(store, ino)?;
             let is_gone = {
                 let state = self.view().lock_node(&node)?;
                 state.is_deleted && state.open_count == 0
@@ -43,12 +43,12 @@ macro_rules! shared_queries {
 
         /// The attributes of a node.
         pub fn row(&self, node: &Node) -> Result<InodeRow> {
-            self.view().row(node)
+            self.view().lookup().row(node)
         }
 
         /// What `name` in directory `dir` leads to, if it is there.
         pub fn find_entry(&self, dir: &Node, name: &Name) -> Result<Option<Ino>> {
-            self.view().find_entry(dir, name)
+            self.view().lookup().find_entry(dir, name)
         }
 
         /// At most `limit` entries of a directory after `after`, in the catalog's order.
@@ -58,7 +58,7 @@ macro_rules! shared_queries {
             after: Option<&Name>,
             limit: usize,
         ) -> Result<Vec<DirentRow>> {
-            self.view().list(dir, after, limit)
+            self.view().lookup().list(dir, after, limit)
         }
 
         /// The same with the attributes of what the entries name, in one scan of the catalog.
@@ -68,18 +68,18 @@ macro_rules! shared_queries {
             after: Option<&Name>,
             limit: usize,
         ) -> Result<Vec<(Name, InodeRow)>> {
-            self.view().list_with_rows(dir, after, limit)
+            self.view().lookup().list_with_rows(dir, after, limit)
         }
 
         /// The target of a symbolic link.
         pub fn target(&self, node: &Node) -> Result<Vec<u8>> {
-            self.view().target(node)
+            self.view().lookup().target(node)
         }
 
         /// The extended attributes of a node.
         pub fn xattrs(&self, node: &Node) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
             let mut state = self.view().lock_node(node)?;
-            self.view().load_xattrs(node, &mut state)?;
+            self.view().lookup().load_xattrs(node, &mut state)?;
             let all = state.xattrs.iter().flatten();
             Ok(all
                 .map(|(name, value)| (name.clone(), value.clone()))
@@ -89,23 +89,23 @@ macro_rules! shared_queries {
         /// The value of one extended attribute.
         pub fn find_xattr(&self, node: &Node, name: &[u8]) -> Result<Option<Vec<u8>>> {
             let mut state = self.view().lock_node(node)?;
-            self.view().load_xattrs(node, &mut state)?;
+            self.view().lookup().load_xattrs(node, &mut state)?;
             Ok(state.xattrs.as_ref().and_then(|all| all.get(name)).cloned())
         }
 
         /// The directory that holds a directory; the root holds itself.
         pub fn parent(&self, dir: &Node) -> Result<Ino> {
-            self.view().parent_of(dir)
+            self.view().lookup().parent_of(dir)
         }
     };
 }
 
-impl View {
+impl<'v> ViewLookup<'v> {
     /// Begins a look.
-    pub fn look(&self) -> Look<'_> {
+    pub fn begin(&self) -> Look<'v> {
         Look {
-            view: self,
-            _names: self.read_names(),
+            view: self.view,
+            _names: self.view.read_names(),
         }
     }
 }
@@ -338,7 +338,7 @@ impl WriteGuard<'_> {
             self.engine().space().require_host_space()?;
         }
         let mut state = self.engine().lock_node(node)?;
-        self.engine().load_xattrs(node, &mut state)?;
+        self.engine().lookup().load_xattrs(node, &mut state)?;
         self.step("set an attribute")?;
         self.remember(node, &state);
         if let Some(all) = state.xattrs.as_mut() {

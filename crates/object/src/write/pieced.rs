@@ -4,7 +4,7 @@
 //! truncated is translated to the base, where everything goes on as for an object without pieces.
 
 use crate::engine::EngineFragments;
-use crate::view::View;
+use crate::view::ViewMaps;
 use crate::view::node::{Node, NodeState, require_alive};
 use crate::view::pieces::{BaseRange, LoadError, Pieces, ROOT};
 use crate::write::RowEdit;
@@ -21,7 +21,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-impl View {
+impl ViewMaps<'_> {
     /// Loads the pieces of bytes `from..to`, if the object has pieces. `false`: another session
     /// changed them meanwhile, and what was known is forgotten; begin again.
     pub(crate) fn load_pieces(
@@ -114,7 +114,7 @@ impl EngineFragments<'_> {
         from: u64,
         to: u64,
     ) -> Result<()> {
-        match self.load_pieces(node, state, from, to)? {
+        match self.maps().load_pieces(node, state, from, to)? {
             true => Ok(()),
             false => Err(damaged(
                 node.store,
@@ -192,7 +192,7 @@ impl EngineFragments<'_> {
             for block in blocks.into_iter().flatten() {
                 step("read an edge")?;
                 let mut bytes = vec![0; BLOCK_BYTES as usize];
-                self.read_block(node, state, block, &mut bytes)?;
+                self.maps().read_block(node, state, block, &mut bytes)?;
                 edges.insert(block, bytes);
             }
         }

@@ -71,7 +71,7 @@ impl WriteGuard<'_> {
         self.step("load extended attributes")?;
         engine.content().begin_content(node, &mut state)?;
         self.step("load the content")?;
-        engine.load_content(node, &mut state)?;
+        engine.maps().load_content(node, &mut state)?;
         self.remember(node, &state);
         drop(state);
         self.step("ask the rules")?;
@@ -87,7 +87,7 @@ impl WriteGuard<'_> {
             state = engine.lock_thawed(node)?;
         }
         engine.content().begin_content(node, &mut state)?;
-        engine.load_content(node, &mut state)?;
+        engine.maps().load_content(node, &mut state)?;
         if is_cut {
             // Pieces may have come or gone meanwhile. With them the base may be longer than the
             // object.
@@ -96,7 +96,7 @@ impl WriteGuard<'_> {
                 None => keep,
             };
             self.step("load the map")?;
-            let source = engine.map_source(node);
+            let source = engine.maps().map_source(node);
             let map = &mut state.content.map;
             map.load_blocks(source, kept_blocks, u64::MAX)?;
             // From here on nothing fails (GUARD-4).

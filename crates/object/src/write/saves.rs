@@ -16,7 +16,6 @@
 
 use crate::Result;
 use crate::engine::{EngineNamespace, lock};
-use crate::view::View;
 use crate::view::node::Node;
 use crate::write::guard::WriteGuard;
 use crate::write::{Aside, Asides, Undo};
@@ -207,13 +206,6 @@ impl EngineNamespace<'_> {
             self.commits().sync_if(|group| !group.saves.is_empty())?;
         }
         Ok(self.catalog.stores().saved_as(store, ino, seq)?)
-    }
-}
-
-impl View {
-    /// Whether saves keep what users attached to the files of a store (`SAVE-2`).
-    pub fn save_keeps(&self, store: StoreId) -> Result<bool> {
-        Ok(self.catalog.stores().save_keeps(store)?)
     }
 }
 

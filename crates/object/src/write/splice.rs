@@ -226,10 +226,10 @@ impl EngineFragments<'_> {
         self.require_pieces(node, state, 0, size)?;
         let mut plan = Plan::default();
         step("read the content")?;
-        self.plan(node, state, 0, &mut bytes, &mut plan)?;
-        self.read_devices(&plan, &mut bytes)?;
+        self.maps().plan(node, state, 0, &mut bytes, &mut plan)?;
+        self.maps().read_devices(&plan, &mut bytes)?;
         step("load the map")?;
-        let source = self.map_source(node);
+        let source = self.maps().map_source(node);
         state.content.map.load_blocks(source, 0, u64::MAX)?;
         edit(&mut bytes);
         // From here on nothing fails.
@@ -269,7 +269,8 @@ impl EngineFragments<'_> {
         let mut last = [0; BLOCK];
         if shrinking.is_none() && !offset.is_multiple_of(BLOCK_BYTES) {
             step("read the last block")?;
-            self.read_block(node, state, offset / BLOCK_BYTES, &mut last)?;
+            self.maps()
+                .read_block(node, state, offset / BLOCK_BYTES, &mut last)?;
         }
         // From here on nothing fails.
         if let Some(shrinking) = &shrinking {
@@ -491,12 +492,16 @@ impl EngineFragments<'_> {
             return Ok(true);
         }
         step("load the map of a block")?;
-        if !state.content.map.contains(self.map_source(node), block)? {
+        if !state
+            .content
+            .map
+            .contains(self.maps().map_source(node), block)?
+        {
             return Ok(false);
         }
         let mut bytes = [0; BLOCK];
         step("read a block")?;
-        self.read_block(node, state, block, &mut bytes)?;
+        self.maps().read_block(node, state, block, &mut bytes)?;
         change.put_noted(block, &bytes);
         Ok(true)
     }
@@ -527,7 +532,7 @@ impl EngineFragments<'_> {
 
     /// Loads the map pages of the pieces of `from..to`.
     fn load_maps(&self, node: &Node, state: &mut NodeState, from: u64, to: u64) -> Result<()> {
-        let source = self.map_source(node);
+        let source = self.maps().map_source(node);
         for range in list(state).translate(from, to) {
             let first = range.offset / BLOCK_BYTES;
             let map = &mut state.content.map;
@@ -538,7 +543,7 @@ impl EngineFragments<'_> {
 
     /// Loads the map pages of the blocks that joins at these places may give back.
     fn load_edges(&self, node: &Arc<Node>, state: &mut NodeState, places: &[u64]) -> Result<()> {
-        let source = self.map_source(node);
+        let source = self.maps().map_source(node);
         for &at in places {
             let [_, behind] = self.edge_blocks(node, state, at)?;
             if let Some(block) = behind {
@@ -582,7 +587,7 @@ impl EngineFragments<'_> {
         let len_bytes = left.len_bytes + right.len_bytes;
         pieces.insert(start, Piece { len_bytes, ..left });
         let last = left.end_block() - 1;
-        let source = self.map_source(node);
+        let source = self.maps().map_source(node);
         debug_assert!(
             [last, right.first_block].into_iter().all(|block| {
                 state.content.gather.find(block).is_some()

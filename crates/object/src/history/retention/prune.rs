@@ -396,11 +396,11 @@ mod tests {
         };
         Engine::create(&path, &init, &options).unwrap();
         let writer = Engine::open(&path, "writer", &options).unwrap();
-        let root = writer.node(StoreId::MAIN, Ino::ROOT).unwrap();
+        let root = writer.lookup().node(StoreId::MAIN, Ino::ROOT).unwrap();
         let row = InodeRow {
             kind: FileKind::File,
             nlink: 1,
-            ..writer.row(&root).unwrap()
+            ..writer.lookup().row(&root).unwrap()
         };
         let guard = writer.namespace().write_guard().unwrap();
         let node = guard.insert(StoreId::MAIN, row, None).unwrap();

@@ -35,7 +35,7 @@
 //! one after the other, and both look at the row. The number is put right when this commit is
 //! known: here by `quarantine_retired`, elsewhere by the counts of `larder_ag`.
 
-use super::{Offer, Run};
+use super::{Offer, Run, find_clean};
 use crate::engine::{EngineSharing, lock};
 use crate::view::View;
 use crate::view::extent_map::Mapped;
@@ -74,7 +74,10 @@ impl EngineSharing<'_> {
             from_offset.is_multiple_of(BLOCK_BYTES) && to_offset.is_multiple_of(BLOCK_BYTES);
         let are_files = from.kind() == FileKind::File && to.kind() == FileKind::File;
         let can_be = is_aligned && are_files && len_bytes > 0 && self.session.workspace.is_none();
-        let shown = past.shows().filter(|_| past.is_of_one_database(self));
+        let shown = past
+            .moment()
+            .shows()
+            .filter(|_| past.moment().is_of_one_database(self));
         let Some((as_of, _)) = shown.filter(|_| can_be) else {
             return Ok(0);
         };
@@ -97,7 +100,7 @@ impl EngineSharing<'_> {
         let _barrier = self.enter_barrier();
         let to_size = {
             let mut state = self.lock_node(to)?;
-            self.load_content(to, &mut state)?;
+            self.maps().load_content(to, &mut state)?;
             if state.content.pieces.is_some() {
                 return Ok(0);
             }
@@ -107,7 +110,7 @@ impl EngineSharing<'_> {
         step("look at the source")?;
         let offer = self.offer_past((past, as_of), (from, from_offset), target, len_bytes)?;
         step("look for the pin")?;
-        past.require_shown()?; // SHARE-10
+        past.moment().require_shown()?; // SHARE-10
         let Some(offer) = offer else {
             return Ok(0);
         };
@@ -127,7 +130,8 @@ impl EngineSharing<'_> {
     ) -> Result<Option<Offer>> {
         let found = {
             let mut state = past.lock_node(from)?;
-            past.find_clean(
+            find_clean(
+                past,
                 (from, &mut state),
                 from_offset,
                 (to_offset, to_size),
@@ -161,7 +165,7 @@ impl EngineSharing<'_> {
         runs: &mut Vec<Run>,
     ) -> Result<u64> {
         let mut done = 0;
-        for place in self.places_of(&run.extent, as_of)? {
+        for place in self.moment().places_of(&run.extent, as_of)? {
             let before = done;
             // In parts of rows: places that touch may lie in two groups.
             for row in self.catalog.space().extents_under(&place)? {
@@ -233,7 +237,7 @@ impl EngineSharing<'_> {
         if self.redo_rows.blocks.load(Ordering::SeqCst) == 0 {
             return Ok(Vec::new());
         }
-        let node = match self.node(store, ino) {
+        let node = match self.lookup().node(store, ino) {
             // Deleted by the open group; the redo rows go with it.
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
             node => node?,
@@ -243,8 +247,8 @@ impl EngineSharing<'_> {
         if state.is_deleted {
             return Ok(Vec::new());
         }
-        self.load_content(&node, state)?;
-        let source = self.map_source(&node);
+        self.maps().load_content(&node, state)?;
+        let source = self.maps().map_source(&node);
         let content = &mut state.content;
         let mut targets = Vec::with_capacity(content.redo_rows.blocks.len());
         for &block in content.redo_rows.blocks.keys() {

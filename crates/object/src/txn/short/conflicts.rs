@@ -223,11 +223,11 @@ mod tests {
     }
 
     fn add(engine: &Arc<Engine>, text: &str) {
-        let root = engine.node(StoreId::MAIN, Ino::ROOT).unwrap();
+        let root = engine.lookup().node(StoreId::MAIN, Ino::ROOT).unwrap();
         let row = InodeRow {
             kind: FileKind::File,
             nlink: 1,
-            ..engine.row(&root).unwrap()
+            ..engine.lookup().row(&root).unwrap()
         };
         let guard = engine.namespace().write_guard().unwrap();
         let node = guard.insert(StoreId::MAIN, row, None).unwrap();
@@ -274,8 +274,15 @@ mod tests {
         let writer_lock = writer_lock.waiting(Duration::from_millis(50));
         let transaction = assemble_private(&host, catalog, writer_lock);
         transaction.short_transaction().snapshot().unwrap();
-        let root = transaction.look().node(StoreId::MAIN, Ino::ROOT).unwrap();
-        let found = transaction.look().find_entry(&root, &name("lock"));
+        let root = transaction
+            .lookup()
+            .begin()
+            .node(StoreId::MAIN, Ino::ROOT)
+            .unwrap();
+        let found = transaction
+            .lookup()
+            .begin()
+            .find_entry(&root, &name("lock"));
         assert_eq!(found.unwrap(), None);
         let kept = other.edit().unwrap();
         if commits {

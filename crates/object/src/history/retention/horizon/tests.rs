@@ -36,11 +36,11 @@ fn with_a_file(path: &Path) -> (Arc<Engine>, Arc<Node>) {
     };
     Engine::create(path, &init, &options).unwrap();
     let host = Engine::open(path, "host", &options).unwrap();
-    let root = host.node(StoreId::MAIN, Ino::ROOT).unwrap();
+    let root = host.lookup().node(StoreId::MAIN, Ino::ROOT).unwrap();
     let row = InodeRow {
         kind: FileKind::File,
         nlink: 1,
-        ..host.row(&root).unwrap()
+        ..host.lookup().row(&root).unwrap()
     };
     let guard = host.namespace().write_guard().unwrap();
     let node = guard.insert(StoreId::MAIN, row, None).unwrap();
