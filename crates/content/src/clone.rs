@@ -113,69 +113,67 @@ impl Files<'_> {
                 is_immediate: true,
                 writer_lock_max: WRITER_LOCK_MAX,
             })?;
-        let report = transaction.clone_here(past, from, to, options)?;
+        let report = clone_here(&transaction, past, from, to, options)?;
         transaction.commit()?;
         Ok(report)
     }
 }
 
-impl Transaction {
-    fn clone_here(
-        &self,
-        past: Option<&Database>,
-        from: &[u8],
-        to: &[u8],
-        options: &CloneOptions,
-    ) -> Result<CloneReport> {
-        let view: &Database = self;
-        let source = past.unwrap_or(view);
-        let was = source.nodes().resolve(from, false)?;
-        let shown = String::from_utf8_lossy(to);
-        match view.nodes().resolve(to, false) {
-            Err(error) if error.kind() == ErrorKind::NotFound => {}
-            Err(error) => return Err(error),
-            Ok(_) => {
-                let why = format!("'{shown}' exists; give a name that is free, or remove it first");
-                return Err(Error::new(ErrorKind::Exists, why));
-            }
+fn clone_here(
+    transaction: &Transaction,
+    past: Option<&Database>,
+    from: &[u8],
+    to: &[u8],
+    options: &CloneOptions,
+) -> Result<CloneReport> {
+    let view: &Database = transaction;
+    let source = past.unwrap_or(view);
+    let was = source.nodes().resolve(from, false)?;
+    let shown = String::from_utf8_lossy(to);
+    match view.nodes().resolve(to, false) {
+        Err(error) if error.kind() == ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
+        Ok(_) => {
+            let why = format!("'{shown}' exists; give a name that is free, or remove it first");
+            return Err(Error::new(ErrorKind::Exists, why));
         }
-        let (parent, name) = view.nodes().resolve_parent(to)?;
-        if was.kind == FileKind::Directory
-            && past.is_none()
-            && view.files().lies_in(parent, was.node)?
-        {
-            let why = format!(
-                "'{shown}' lies in '{}', which cannot hold its own clone; choose a place outside",
-                String::from_utf8_lossy(from)
-            );
-            return Err(Error::new(ErrorKind::InvalidInput, why));
-        }
-        let mut cloner = Cloner {
-            source,
-            view,
-            materializer: Materializer::new(source, view),
-            linked: HashMap::new(),
-            made: Vec::new(),
-            report: CloneReport::default(),
-        };
-        let is_store = was.node.ino == Ino::ROOT && was.node.store != StoreId::MAIN;
-        match is_store && parent == NodeId::ROOT {
-            true => cloner.store(&was, &name)?,
-            false => cloner.place((parent, &name), &was)?,
-        }
-        if !options.without_columns {
-            let pairs = cloner.made.iter().map(|&(was, is)| ColumnsPair {
-                was,
-                is: Some(is),
-                is_new: true,
-            });
-            let pairs: Vec<ColumnsPair> = pairs.collect();
-            give_columns(self, source, &pairs, &cloner.made, Giving::Cloned)
-                .map_err(|error| error.context("--no-columns leaves them out"))?;
-        }
-        cloner.report.copied_bytes = cloner.materializer.copied_bytes();
-        Ok(cloner.report)
     }
+    let (parent, name) = view.nodes().resolve_parent(to)?;
+    if was.kind == FileKind::Directory
+        && past.is_none()
+        && view.files().lies_in(parent, was.node)?
+    {
+        let why = format!(
+            "'{shown}' lies in '{}', which cannot hold its own clone; choose a place outside",
+            String::from_utf8_lossy(from)
+        );
+        return Err(Error::new(ErrorKind::InvalidInput, why));
+    }
+    let mut cloner = Cloner {
+        source,
+        view,
+        materializer: Materializer::new(source, view),
+        linked: HashMap::new(),
+        made: Vec::new(),
+        report: CloneReport::default(),
+    };
+    let is_store = was.node.ino == Ino::ROOT && was.node.store != StoreId::MAIN;
+    match is_store && parent == NodeId::ROOT {
+        true => cloner.store(&was, &name)?,
+        false => cloner.place((parent, &name), &was)?,
+    }
+    if !options.without_columns {
+        let pairs = cloner.made.iter().map(|&(was, is)| ColumnsPair {
+            was,
+            is: Some(is),
+            is_new: true,
+        });
+        let pairs: Vec<ColumnsPair> = pairs.collect();
+        give_columns(transaction, source, &pairs, &cloner.made, Giving::Cloned)
+            .map_err(|error| error.context("--no-columns leaves them out"))?;
+    }
+    cloner.report.copied_bytes = cloner.materializer.copied_bytes();
+    Ok(cloner.report)
 }
 
 impl Files<'_> {

@@ -134,28 +134,26 @@ fn listed(pairs: &[ColumnsPair], is: impl Fn(&ColumnsPair) -> Option<NodeId>) ->
     SqlValue::Text(format!("[{}]", pairs.join(",")))
 }
 
-impl Transaction {
-    /// Files that were made anew, with others they were at commit `seq`, are the same to who knows
-    /// them by their `file_id`, unless another inode has that (`SAVE-1`). Cost: 10 µs each.
-    pub(crate) fn be_files_again(
-        &self,
-        reader: &HistoryReader<'_>,
-        seq: CommitSeq,
-        anew: &[(NodeId, NodeId)],
-    ) -> Result<()> {
-        let mut ids = Vec::new();
-        for (was, is) in anew.iter().filter(|(was, is)| was.store == is.store) {
-            let store = self.table_of(was.store);
-            if let Some(id) = reader.file_id(store, was.ino, seq)? {
-                ids.push((store, is.ino, id));
-            }
+/// Files that were made anew, with others they were at commit `seq`, are the same to who knows
+/// them by their `file_id`, unless another inode has that (`SAVE-1`). Cost: 10 µs each.
+pub(crate) fn be_files_again(
+    transaction: &Transaction,
+    reader: &HistoryReader<'_>,
+    seq: CommitSeq,
+    anew: &[(NodeId, NodeId)],
+) -> Result<()> {
+    let mut ids = Vec::new();
+    for (was, is) in anew.iter().filter(|(was, is)| was.store == is.store) {
+        let store = transaction.table_of(was.store);
+        if let Some(id) = reader.file_id(store, was.ino, seq)? {
+            ids.push((store, is.ino, id));
         }
-        self.enter(|engine| {
-            let change = engine.namespace().write_guard()?;
-            for (store, ino, id) in ids {
-                change.set_file_id(&change.node(store, ino)?, id)?;
-            }
-            change.commit()
-        })
     }
+    transaction.enter(|engine| {
+        let change = engine.namespace().write_guard()?;
+        for (store, ino, id) in ids {
+            change.set_file_id(&change.node(store, ino)?, id)?;
+        }
+        change.commit()
+    })
 }

@@ -12,14 +12,13 @@
 //! and keeps its content.
 
 use crate::database::Database;
-use crate::history::columns::{ColumnsPair, Giving, give_columns};
+use crate::history::columns::{ColumnsPair, Giving, be_files_again, give_columns};
 use crate::history::compare::{Comparison, Differs, compare};
 use crate::history::diff::joined;
 use crate::history::inode_matching::{InodeMatching, Location, MatchedName};
 use crate::history::materialize::{Materializer, times};
 use crate::history::restored::{RestoreAction, RestoreOptions, RestoreReport, RestoreStep};
 use crate::path::split_path;
-use crate::rooms::History;
 use crate::transaction::{Transaction, TransactionOptions};
 use crate::types::{Metadata, NodeId, RenameMode};
 use larder_object::format::{CommitSeq, FileKind, Ino, Name};
@@ -31,126 +30,106 @@ use std::time::Duration;
 /// How long a restore may keep others waiting: trees may be large, and half of one is of no use.
 pub(crate) const WRITER_LOCK_MAX: Duration = Duration::from_secs(24 * 3600);
 
-impl History<'_> {
-    /// Restores what `path` named in `past`, another moment of this database, durably: names,
-    /// kinds, modes, owners, times of access and modification, extended attributes, content, hard
-    /// and symbolic links. What is there now and was not then stays, unless `is_exact`. Directories
-    /// above `path` that are gone come back too, without the rest that was in them. What is still
-    /// the same inode comes back from where it lies now, if that name had something else or the
-    /// restore is exact; directories only in an exact one. User columns of a tracked store become
-    /// what they were, unless `keeps_columns`; of one that is not they are kept where the inode is.
-    /// A copy beside the original does not get what a unique index is about. Rows of temporal
-    /// tables come back with it, or without a path; where a foreign key of theirs refers to an
-    /// inode that is gone, they refer to the one that is in its place. It is one transaction, which
-    /// keeps the writer lock meanwhile.
-    ///
-    /// Errors: [`ErrorKind::NotFound`] when `path` was not there then; [`ErrorKind::Exists`] when a
-    /// directory stands where there was none, unless `is_exact`; [`ErrorKind::Conflict`] when the
-    /// number of a row was given to another that may not go; [`ErrorKind::InvalidInput`] when
-    /// `past` is no moment of this database. None leaves anything changed. Cost: a comparison
-    /// ([`crate::diff`]); for every file that is made or differs what a clone costs
-    /// ([`crate::Files::clone_path`]), and its copy where it cannot be shared.
-    pub fn restore(
-        &self,
-        past: &Database,
-        path: Option<&[u8]>,
-        options: &RestoreOptions,
-    ) -> Result<RestoreReport> {
-        let is_past = past.history().shown().is_some();
-        if !is_past
-            || !past
-                .shared
-                .shown
-                .view()
-                .moment()
-                .is_of_one_database(self.database.shared.shown.view())
-        {
-            let why =
-                "what is restored is another moment of the same database; open it with 'as_of'";
-            return Err(Error::new(ErrorKind::InvalidInput, why));
-        }
-        if options.to.is_some() && !options.is_dry {
-            // Before the transaction, which cannot: beside the originals what is in place can be
-            // shared.
-            self.database.whole()?.sharing().settle_content()?;
-        }
-        let transaction = self
-            .database
-            .transactions()
-            .begin_with(&TransactionOptions {
-                is_immediate: !options.is_dry,
-                writer_lock_max: WRITER_LOCK_MAX,
-            })?;
-        let (mut report, mut recreated, columns) = match path {
-            Some(path) => transaction.restore_files(past, path, options)?,
-            None => Default::default(),
-        };
-        // A copy beside the original takes no rows from it.
-        let is_there = |was: NodeId| {
-            transaction
-                .nodes()
-                .metadata(was)
-                .is_ok_and(|attr| attr.nlink > 0)
-        };
-        recreated.retain(|(was, _)| !is_there(*was));
-        let how = (options.is_exact, options.is_dry);
-        for rows in &options.rows {
-            let done = transaction
-                .restore_rows(past, rows, how, &recreated)
-                .map_err(|error| error.context(format!("table '{}'", rows.table)))?;
-            report.rows.push(done);
-        }
-        if !options.keeps_columns {
-            // What they refer to has come back.
-            let giving = Giving::restored(options.is_dry);
-            let done = give_columns(&transaction, past, &columns, &recreated, giving)
-                .map_err(|error| error.context("--keep-columns leaves them as they are"))?;
-            report.rows.extend(done);
-        }
-        if !options.is_dry {
-            transaction.commit()?;
-        }
-        Ok(report)
+/// What `History::restore` does.
+pub(super) fn restore(
+    database: &Database,
+    past: &Database,
+    path: Option<&[u8]>,
+    options: &RestoreOptions,
+) -> Result<RestoreReport> {
+    let is_past = past.history().shown().is_some();
+    if !is_past
+        || !past
+            .shared
+            .shown
+            .view()
+            .moment()
+            .is_of_one_database(database.shared.shown.view())
+    {
+        let why = "what is restored is another moment of the same database; open it with 'as_of'";
+        return Err(Error::new(ErrorKind::InvalidInput, why));
     }
+    if options.to.is_some() && !options.is_dry {
+        // Before the transaction, which cannot: beside the originals what is in place can be
+        // shared.
+        database.whole()?.sharing().settle_content()?;
+    }
+    let transaction = database.transactions().begin_with(&TransactionOptions {
+        is_immediate: !options.is_dry,
+        writer_lock_max: WRITER_LOCK_MAX,
+    })?;
+    let (mut report, mut recreated, columns) = match path {
+        Some(path) => restore_files(&transaction, past, path, options)?,
+        None => Default::default(),
+    };
+    // A copy beside the original takes no rows from it.
+    let is_there = |was: NodeId| {
+        transaction
+            .nodes()
+            .metadata(was)
+            .is_ok_and(|attr| attr.nlink > 0)
+    };
+    recreated.retain(|(was, _)| !is_there(*was));
+    let how = (options.is_exact, options.is_dry);
+    for rows in &options.rows {
+        let done = transaction
+            .restore_rows(past, rows, how, &recreated)
+            .map_err(|error| error.context(format!("table '{}'", rows.table)))?;
+        report.rows.push(done);
+    }
+    if !options.keeps_columns {
+        // What they refer to has come back.
+        let giving = Giving::restored(options.is_dry);
+        let done = give_columns(&transaction, past, &columns, &recreated, giving)
+            .map_err(|error| error.context("--keep-columns leaves them as they are"))?;
+        report.rows.extend(done);
+    }
+    if !options.is_dry {
+        transaction.commit()?;
+    }
+    Ok(report)
 }
 
 /// Files of the past, and what they are now, where that is another inode.
 type Recreated = Vec<(NodeId, NodeId)>;
 
-impl Transaction {
-    /// The same of files, in a transaction that has done nothing to them yet.
-    fn restore_files(
-        &self,
-        past: &Database,
-        path: &[u8],
-        options: &RestoreOptions,
-    ) -> Result<(RestoreReport, Recreated, Vec<ColumnsPair>)> {
-        let to = options.to.as_deref().unwrap_or(path);
-        let was = past.nodes().resolve(path, false)?;
-        let is = match self.nodes().resolve(to, false) {
-            Ok(attr) => Some(attr),
-            Err(error) if error.kind() == ErrorKind::NotFound => None,
-            Err(error) => return Err(error),
-        };
-        compare(past, self, |comparison| {
-            let reader = comparison.reader();
-            let mut plan = Plan::new(past, self, to, options.is_exact);
-            if options.to.is_none() {
-                plan.find_parents(path)?;
+/// The same of files, in a transaction that has done nothing to them yet.
+fn restore_files(
+    transaction: &Transaction,
+    past: &Database,
+    path: &[u8],
+    options: &RestoreOptions,
+) -> Result<(RestoreReport, Recreated, Vec<ColumnsPair>)> {
+    let to = options.to.as_deref().unwrap_or(path);
+    let was = past.nodes().resolve(path, false)?;
+    let is = match transaction.nodes().resolve(to, false) {
+        Ok(attr) => Some(attr),
+        Err(error) if error.kind() == ErrorKind::NotFound => None,
+        Err(error) => return Err(error),
+    };
+    compare(past, transaction, |comparison| {
+        let reader = comparison.reader();
+        let mut plan = Plan::new(past, transaction, to, options.is_exact);
+        if options.to.is_none() {
+            plan.find_parents(path)?;
+        }
+        plan.find(comparison, (was, is))?;
+        if !options.is_dry {
+            let there = plan.recreated.len();
+            plan.run()?;
+            plan.report.copied_bytes = plan.materializer.copied_bytes();
+            if let (Some(reader), Some((seq, _))) = (reader, past.history().shown()) {
+                be_files_again(
+                    transaction,
+                    reader,
+                    CommitSeq(seq),
+                    &plan.recreated[there..],
+                )?;
             }
-            plan.find(comparison, (was, is))?;
-            if !options.is_dry {
-                let there = plan.recreated.len();
-                plan.run()?;
-                plan.report.copied_bytes = plan.materializer.copied_bytes();
-                if let (Some(reader), Some((seq, _))) = (reader, past.history().shown()) {
-                    self.be_files_again(reader, CommitSeq(seq), &plan.recreated[there..])?;
-                }
-            }
-            let columns = plan.columns();
-            Ok((plan.report, plan.recreated, columns))
-        })
-    }
+        }
+        let columns = plan.columns();
+        Ok((plan.report, plan.recreated, columns))
+    })
 }
 
 /// Where a file of the past is now.

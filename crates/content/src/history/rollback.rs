@@ -18,7 +18,6 @@ use crate::history::diff::{DiffChange, diff_of};
 use crate::history::net_change::{State, state};
 use crate::history::restore::WRITER_LOCK_MAX;
 use crate::history::rows::{RestoreRows, RowsReport};
-use crate::rooms::History;
 use crate::transaction::{Transaction, TransactionOptions};
 use crate::types::NodeId;
 use larder_object::format::{CommitSeq, FileKind, Ino, Name, StoreId};
@@ -64,166 +63,151 @@ pub struct RollbackReport {
     pub left: Vec<String>,
 }
 
-impl History<'_> {
-    /// Goes back to `moment`, durably: all stores and the rows and user columns of all temporal
-    /// tables; with `path`, where a store is mounted, only that store. Names, hard links, inode
-    /// numbers, attributes, all times, extended attributes and content become what they were, in
-    /// one commit that keeps the writer lock meanwhile; what it undoes is history, so another
-    /// rollback takes it back. Files that came later go, and stay readable for who has them open.
-    /// Not what has no past: [`RollbackReport::left`]. Where content lies is not part of it. With
-    /// `is_dry` only finds out.
-    ///
-    /// Errors: [`ErrorKind::InvalidInput`] before the history begins, in the future, without
-    /// history, and where `path` is no store's root; [`ErrorKind::Busy`] while a long transaction
-    /// is open; [`ErrorKind::NoSpace`] when history could not give way to what has to be written;
-    /// [`ErrorKind::NotPermitted`] and [`ErrorKind::Sql`] when a constraint of the user's refuses
-    /// it. None leaves anything changed. Cost: one pass over the names of the stores, 30 µs per
-    /// inode that changed since, and reading the content of those that were written since, of which
-    /// is written what differs.
-    pub fn rollback(
-        &self,
-        moment: &Moment,
-        path: Option<&[u8]>,
-        is_dry: bool,
-    ) -> Result<RollbackReport> {
-        let engine = self.database.whole()?;
-        engine.history().refuse_beside_long_transactions()?;
-        // What plain SQL has changed gets a commit, so that this state can be gone back to.
-        drop(self.database.as_of(&Moment::At(self.database.now_ns()))?);
-        let past = self.database.as_of(moment)?;
-        let mut tries = 0;
-        loop {
-            tries += 1;
-            let since = engine.expiry().early_expiries();
-            match self.try_rollback(&past, path, is_dry) {
-                // History gives way, twice as much each time; not what is gone back to, which is
-                // open.
-                Err(error)
-                    if error.kind() == ErrorKind::NoSpace
-                        && tries < TRIES_MAX
-                        && engine.expiry().expire_early_again(tries - 1, since)? => {}
-                outcome => return outcome,
-            }
+/// What `History::rollback` does.
+pub(super) fn rollback(
+    database: &Database,
+    moment: &Moment,
+    path: Option<&[u8]>,
+    is_dry: bool,
+) -> Result<RollbackReport> {
+    let engine = database.whole()?;
+    engine.history().refuse_beside_long_transactions()?;
+    // What plain SQL has changed gets a commit, so that this state can be gone back to.
+    drop(database.as_of(&Moment::At(database.now_ns()))?);
+    let past = database.as_of(moment)?;
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        let since = engine.expiry().early_expiries();
+        match try_rollback(database, &past, path, is_dry) {
+            // History gives way, twice as much each time; not what is gone back to, which is
+            // open.
+            Err(error)
+                if error.kind() == ErrorKind::NoSpace
+                    && tries < TRIES_MAX
+                    && engine.expiry().expire_early_again(tries - 1, since)? => {}
+            outcome => return outcome,
         }
     }
+}
 
-    fn try_rollback(
-        &self,
-        past: &Database,
-        path: Option<&[u8]>,
-        is_dry: bool,
-    ) -> Result<RollbackReport> {
-        let (scope, root) = self.scope(past, path)?;
-        let mut changes = Vec::new();
-        if is_dry {
-            // Below a root other stores are mounted, whose history may begin later.
-            let is_meant = |store| scope.stores.contains_key(&self.database.table_of(store));
-            changes = diff_of((self.database, root), (past, root), &is_meant)?.changes;
-        }
-        let transaction = self
-            .database
-            .transactions()
-            .begin_with(&TransactionOptions {
-                is_immediate: !is_dry,
-                writer_lock_max: WRITER_LOCK_MAX,
-            })?;
-        self.database
-            .whole()?
-            .history()
-            .refuse_beside_long_transactions()?;
-        let report = past.shared.shown.view().moment().read_history(|reader| {
-            let mut rollback = Rollback::find((past, &transaction), reader, &scope)?;
-            rollback.report.left = scope.left.clone();
-            rollback.report.stores = scope.stores.values().cloned().collect();
-            rollback.report.changes = changes;
-            if !is_dry {
-                rollback.bring_back(reader)?;
-            }
-            rollback.restore_all_rows(path.is_none(), is_dry)?;
-            if !is_dry {
-                rollback.finish()?;
-            }
-            rollback.name_what_is_left(reader, path.is_none())?;
-            Ok(rollback.report)
-        })?;
+fn try_rollback(
+    database: &Database,
+    past: &Database,
+    path: Option<&[u8]>,
+    is_dry: bool,
+) -> Result<RollbackReport> {
+    let (scope, root) = scope(database, past, path)?;
+    let mut changes = Vec::new();
+    if is_dry {
+        // Below a root other stores are mounted, whose history may begin later.
+        let is_meant = |store| scope.stores.contains_key(&database.table_of(store));
+        changes = diff_of((database, root), (past, root), &is_meant)?.changes;
+    }
+    let transaction = database.transactions().begin_with(&TransactionOptions {
+        is_immediate: !is_dry,
+        writer_lock_max: WRITER_LOCK_MAX,
+    })?;
+    database
+        .whole()?
+        .history()
+        .refuse_beside_long_transactions()?;
+    let report = past.shared.shown.view().moment().read_history(|reader| {
+        let mut rollback = Rollback::find((past, &transaction), reader, &scope)?;
+        rollback.report.left = scope.left.clone();
+        rollback.report.stores = scope.stores.values().cloned().collect();
+        rollback.report.changes = changes;
         if !is_dry {
-            transaction.commit()?;
+            rollback.bring_back(reader)?;
         }
-        Ok(report)
+        rollback.restore_all_rows(path.is_none(), is_dry)?;
+        if !is_dry {
+            rollback.finish()?;
+        }
+        rollback.name_what_is_left(reader, path.is_none())?;
+        Ok(rollback.report)
+    })?;
+    if !is_dry {
+        transaction.commit()?;
     }
+    Ok(report)
+}
 
-    /// Which stores are gone back in, and the path of what is compared.
-    fn scope<'p>(&self, past: &Database, path: Option<&'p [u8]>) -> Result<(Scope, &'p [u8])> {
-        let mut scope = Scope::default();
-        let wanted = match path {
-            None => None,
-            Some(path) => {
-                let node = self.database.nodes().resolve(path, false)?.node;
-                if node.ino != Ino::ROOT {
-                    return Err(Error::new(
-                        ErrorKind::InvalidInput,
-                        format!(
-                            "'{}' is not where a store is mounted; a rollback is of a store or of \
-                             all of the database, \
-                             'larder restore --exact' brings back a directory",
-                            String::from_utf8_lossy(path)
-                        ),
-                    ));
-                }
-                let table = self.database.table_of(node.store);
-                if table != node.store {
-                    return Err(Error::new(
-                        ErrorKind::InvalidInput,
-                        format!(
-                            "'{}' only shows another store, which a rollback would change; name \
-                             the place of that one",
-                            String::from_utf8_lossy(path)
-                        ),
-                    ));
-                }
-                Some(table)
+/// Which stores are gone back in, and the path of what is compared.
+fn scope<'p>(
+    database: &Database,
+    past: &Database,
+    path: Option<&'p [u8]>,
+) -> Result<(Scope, &'p [u8])> {
+    let mut scope = Scope::default();
+    let wanted = match path {
+        None => None,
+        Some(path) => {
+            let node = database.nodes().resolve(path, false)?.node;
+            if node.ino != Ino::ROOT {
+                return Err(Error::new(
+                    ErrorKind::InvalidInput,
+                    format!(
+                        "'{}' is not where a store is mounted; a rollback is of a store or of \
+                         all of the database, \
+                         'larder restore --exact' brings back a directory",
+                        String::from_utf8_lossy(path)
+                    ),
+                ));
             }
-        };
-        let then: BTreeSet<StoreId> = (past.read_stores().iter())
-            .map(|store| store.row.table_store)
-            .collect();
-        for store in self.database.read_stores().iter() {
-            let row = &store.row;
-            if row.table_store != row.store || wanted.is_some_and(|wanted| wanted != row.store) {
-                continue;
+            let table = database.table_of(node.store);
+            if table != node.store {
+                return Err(Error::new(
+                    ErrorKind::InvalidInput,
+                    format!(
+                        "'{}' only shows another store, which a rollback would change; name \
+                         the place of that one",
+                        String::from_utf8_lossy(path)
+                    ),
+                ));
             }
-            match then.contains(&row.store) {
-                true => drop(scope.stores.insert(row.store, row.name.clone())),
-                false => scope.left.push(format!(
-                    "store '{}' was made later and stays as it is",
-                    row.name
-                )),
-            }
+            Some(table)
         }
-        for store in scope.stores.keys() {
-            past.shared
-                .shown
-                .view()
-                .moment()
-                .require_reach(*store)
-                .map_err(|error| {
-                    let hint = match (error.kind(), path) {
-                        (ErrorKind::InvalidInput, None) => {
-                            "; a rollback of a single store names its place"
-                        }
-                        _ => "",
-                    };
-                    Error::new(error.kind(), format!("{error}{hint}"))
-                })?;
+    };
+    let then: BTreeSet<StoreId> = (past.read_stores().iter())
+        .map(|store| store.row.table_store)
+        .collect();
+    for store in database.read_stores().iter() {
+        let row = &store.row;
+        if row.table_store != row.store || wanted.is_some_and(|wanted| wanted != row.store) {
+            continue;
         }
-        if wanted.is_some() && scope.stores.is_empty() {
-            return Err(Error::new(
-                ErrorKind::InvalidInput,
-                "the store was made later; ask for a moment at which it was there",
-            ));
+        match then.contains(&row.store) {
+            true => drop(scope.stores.insert(row.store, row.name.clone())),
+            false => scope.left.push(format!(
+                "store '{}' was made later and stays as it is",
+                row.name
+            )),
         }
-        Ok((scope, path.unwrap_or(b"/")))
     }
+    for store in scope.stores.keys() {
+        past.shared
+            .shown
+            .view()
+            .moment()
+            .require_reach(*store)
+            .map_err(|error| {
+                let hint = match (error.kind(), path) {
+                    (ErrorKind::InvalidInput, None) => {
+                        "; a rollback of a single store names its place"
+                    }
+                    _ => "",
+                };
+                Error::new(error.kind(), format!("{error}{hint}"))
+            })?;
+    }
+    if wanted.is_some() && scope.stores.is_empty() {
+        return Err(Error::new(
+            ErrorKind::InvalidInput,
+            "the store was made later; ask for a moment at which it was there",
+        ));
+    }
+    Ok((scope, path.unwrap_or(b"/")))
 }
 
 /// What a rollback is about.

@@ -11,12 +11,11 @@
 //! have exchanged theirs, and one can leave a directory that goes.
 
 use crate::database::Database;
-use crate::history::columns::{ColumnsPair, Giving, give_columns};
+use crate::history::columns::{ColumnsPair, Giving, be_files_again, give_columns};
 use crate::history::log::{LogChange, changes_of};
 use crate::history::materialize::{Materializer, times};
 use crate::history::net_change::{NetChange, Paths, State, join_saves, net_change, state};
 use crate::history::restore::WRITER_LOCK_MAX;
-use crate::rooms::History;
 use crate::transaction::TransactionOptions;
 use crate::types::{Metadata, NodeId, RenameMode};
 use larder_object::format::{CommitSeq, FileKind, Ino, Name, StoreId};
@@ -41,85 +40,72 @@ pub struct UndoReport {
     pub changes: Vec<LogChange>,
 }
 
-impl History<'_> {
-    /// Takes back what commit `seq` did to files, as a commit of its own: a transaction as a whole.
-    /// What was changed later beside it stays. With `is_dry` only finds out what would be done, and
-    /// whether it conflicts. Times of directories are not taken back.
-    ///
-    /// Errors: [`ErrorKind::Conflict`] names the paths that a later commit changed, and nothing is
-    /// done; [`ErrorKind::InvalidInput`] before the history begins and after the newest commit;
-    /// [`ErrorKind::Unsupported`] when the commit changed rows of temporal tables too;
-    /// [`ErrorKind::NotFound`] when it changed nothing that people see. Cost: a pass over the names
-    /// of all stores, and what is taken back.
-    pub fn undo(&self, seq: u64, is_dry: bool) -> Result<UndoReport> {
-        let engine = self.database.whole()?;
-        let (before, found) = engine.history().read_history(|reader| {
-            let begins = reader.begins()?.0;
-            if seq <= begins.0 {
-                return Err(Error::new(
-                    ErrorKind::InvalidInput,
-                    format!(
-                        "commit {seq} is not after commit {begins}, when the history begins; \
-                        name a later one"
-                    ),
-                ));
-            }
-            let found = reader.around(CommitSeq(seq))?;
-            // What the commit did there nobody can tell any more: half of it would be taken back.
-            let at_ns = found.1.map_or(i64::MAX, |(_, at_ns)| at_ns);
-            if let Some((name, begins)) = reader.stores_behind(found.0, at_ns)?.first() {
-                return Err(Error::new(
-                    ErrorKind::InvalidInput,
-                    format!(
-                        "commit {seq} may have changed store '{name}' too, whose history begins \
-                         at commit {begins}; use \
-                         'larder restore'"
-                    ),
-                ));
-            }
-            Ok(found)
-        })?;
-        let Some((whole, at_ns)) = found else {
+/// What `History::undo` does.
+pub(super) fn undo(database: &Database, seq: u64, is_dry: bool) -> Result<UndoReport> {
+    let engine = database.whole()?;
+    let (before, found) = engine.history().read_history(|reader| {
+        let begins = reader.begins()?.0;
+        if seq <= begins.0 {
             return Err(Error::new(
                 ErrorKind::InvalidInput,
-                format!("there is no commit {seq} yet; 'larder log' shows those there are"),
+                format!(
+                    "commit {seq} is not after commit {begins}, when the history begins; \
+                    name a later one"
+                ),
             ));
-        };
-        // From here on the state before it is kept, and with it all that follows.
-        let past = self.database.as_of(&Moment::Seq(before.0))?;
-        let transaction = self
-            .database
-            .transactions()
-            .begin_with(&TransactionOptions {
-                is_immediate: !is_dry,
-                writer_lock_max: WRITER_LOCK_MAX,
-            })?;
-        let changes = past.shared.shown.view().moment().read_history(|reader| {
-            let (undo, changes) = Undo::find(self.database, reader, (before, whole))?;
-            if !is_dry {
-                let materializer = Materializer::new(&past, &transaction);
-                let made = undo
-                    .run(&materializer)
-                    .map_err(|error| in_the_way(error, whole))?;
-                let made_of = made
-                    .iter()
-                    .map(|(&(store, ino), node)| (here(store, ino), *node));
-                let recreated: Vec<(NodeId, NodeId)> = made_of.collect();
-                transaction.be_files_again(reader, before, &recreated)?;
-                let pairs = undo.columns(&made);
-                give_columns(&transaction, &past, &pairs, &recreated, Giving::Restored)?;
-            }
-            Ok(changes)
-        })?;
-        if !is_dry {
-            transaction.commit()?;
         }
-        Ok(UndoReport {
-            seq: whole.0,
-            at_ns,
-            changes,
-        })
+        let found = reader.around(CommitSeq(seq))?;
+        // What the commit did there nobody can tell any more: half of it would be taken back.
+        let at_ns = found.1.map_or(i64::MAX, |(_, at_ns)| at_ns);
+        if let Some((name, begins)) = reader.stores_behind(found.0, at_ns)?.first() {
+            return Err(Error::new(
+                ErrorKind::InvalidInput,
+                format!(
+                    "commit {seq} may have changed store '{name}' too, whose history begins \
+                     at commit {begins}; use \
+                     'larder restore'"
+                ),
+            ));
+        }
+        Ok(found)
+    })?;
+    let Some((whole, at_ns)) = found else {
+        return Err(Error::new(
+            ErrorKind::InvalidInput,
+            format!("there is no commit {seq} yet; 'larder log' shows those there are"),
+        ));
+    };
+    // From here on the state before it is kept, and with it all that follows.
+    let past = database.as_of(&Moment::Seq(before.0))?;
+    let transaction = database.transactions().begin_with(&TransactionOptions {
+        is_immediate: !is_dry,
+        writer_lock_max: WRITER_LOCK_MAX,
+    })?;
+    let changes = past.shared.shown.view().moment().read_history(|reader| {
+        let (undo, changes) = Undo::find(database, reader, (before, whole))?;
+        if !is_dry {
+            let materializer = Materializer::new(&past, &transaction);
+            let made = undo
+                .run(&materializer)
+                .map_err(|error| in_the_way(error, whole))?;
+            let made_of = made
+                .iter()
+                .map(|(&(store, ino), node)| (here(store, ino), *node));
+            let recreated: Vec<(NodeId, NodeId)> = made_of.collect();
+            be_files_again(&transaction, reader, before, &recreated)?;
+            let pairs = undo.columns(&made);
+            give_columns(&transaction, &past, &pairs, &recreated, Giving::Restored)?;
+        }
+        Ok(changes)
+    })?;
+    if !is_dry {
+        transaction.commit()?;
     }
+    Ok(UndoReport {
+        seq: whole.0,
+        at_ns,
+        changes,
+    })
 }
 
 /// Who has a name that is needed, or is in a directory that goes, came later.
