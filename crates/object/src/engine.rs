@@ -276,7 +276,7 @@ impl Drop for Engine {
 parts! { Engine engine:
     /// Changes of content, as a whole or in blocks.
     pub content EngineContent
-    /// Content as a list of pieces, of which some are inserted, deleted and moved.
+    /// Ranges of content that are inserted, deleted and moved; content that is a list of pieces.
     pub fragments EngineFragments
     /// Content in memory: who may take it, and when an object is complete enough to be placed.
     pub(crate) delayed_allocation EngineDelayedAllocation
@@ -316,7 +316,7 @@ parts! { Engine engine:
     pub short_transaction EngineShortTransaction
     /// The workspace of a long transaction.
     pub(crate) workspace EngineWorkspace
-    /// SQL of users.
+    /// SQL of users, in a transaction and as of a moment.
     pub sql EngineSql
     /// The connection of another program.
     pub client EngineClient
