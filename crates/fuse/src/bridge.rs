@@ -3,12 +3,14 @@
 
 mod access;
 mod company;
+mod listing;
+mod transfer;
 
 use crate::access::Access;
 use crate::company::StaleNames;
-use crate::convert::{generation, name_of, node_attr, node_number, node_of, slot_of_number};
+use crate::convert::{generation, name_of, node_attr, node_of, slot_of_number};
 use crate::errno::{errno, node_errno};
-use crate::handles::{DIRECTORY_PAGE_COUNT, Line, Listing, OpenDirectory, Table};
+use crate::handles::{OpenDirectory, Table};
 use crate::history::is_changing;
 use crate::idmap::{IdMap, Ids, NewOwner};
 use crate::kept::Kept;
@@ -21,16 +23,16 @@ use crate::streams::{Streams, Way};
 use crate::tree::Tree;
 use crate::watch::{Watch, Watched};
 use larder::{
-    Caller, DirEntry, Error, ErrorKind, InodeFlags, Metadata, Name, NewNode, NodeId, SetAttr,
-    SpaceReport, copy_range,
+    Caller, Error, ErrorKind, InodeFlags, Metadata, Name, NewNode, NodeId, SetAttr, SpaceReport,
 };
 use larder_fuse_protocol::{
-    CopyRange, Entry, Errno, FopenFlags, HandleNumber, Make, NodeNumber, Notifier, OpenFlags,
-    Opened, Request, Write,
+    Entry, Errno, FopenFlags, HandleNumber, Make, NodeNumber, Notifier, OpenFlags, Opened, Request,
 };
+pub(crate) use listing::{Listed, list};
 use std::borrow::Cow;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+pub(crate) use transfer::{WriteEnd, copy, read_full, write_file};
 
 /// Most bytes of a write request, and of a read: 256 pages, the kernel's own limit.
 pub(crate) const REQUEST_BYTES_MAX: u32 = 1 << 20;
@@ -212,7 +214,8 @@ impl Bridge {
         Ok(self.entry_of(attr))
     }
 
-    fn entry_of(&self, attr: larder_fuse_protocol::Attr) -> Entry {
+    /// A reply that names a node; counts no lookup.
+    pub(crate) fn entry_of(&self, attr: larder_fuse_protocol::Attr) -> Entry {
         Entry {
             attr: Some(attr),
             generation: self.generation(&attr),
@@ -323,30 +326,14 @@ impl Bridge {
         let parent = request.node;
         let name = name_of(name)?;
         let owner = self.owner(request, make)?;
-        let attr = self
-            .create_node(request, &name, new, self.mode_of_new(&new, make), owner)
-            .map_err(|error| errno(&error, format_args!("make '{name}' in {parent}")))?;
-        self.entry(parent, &name, &attr)
-    }
-
-    fn mode_of_new(&self, new: &NewNode<'_>, make: Make) -> u32 {
-        match new {
+        let mode = match new {
             NewNode::Directory => make.mode,
             _ => self.id_map.stored_mode(make.mode),
-        }
-    }
-
-    /// Makes a node that belongs to `owner`.
-    fn create_node(
-        &self,
-        request: &Request,
-        name: &Name,
-        new: NewNode<'_>,
-        mode: u32,
-        owner: Caller,
-    ) -> Result<Metadata, Error> {
-        self.database
-            .create_node(node_of(request.node), name, new, mode & 0o7777, owner)
+        };
+        let attr = (self.database)
+            .create_node(node_of(parent), &name, new, mode & 0o7777, owner)
+            .map_err(|error| errno(&error, format_args!("make '{name}' in {parent}")))?;
+        self.entry(parent, &name, &attr)
     }
 
     /// Opens a regular file as `flags` ask.
@@ -450,154 +437,6 @@ impl Bridge {
         }
     }
 
-    /// Makes a regular file without a name and opens it.
-    pub(crate) fn create_anonymous(
-        &self,
-        request: &Request,
-        make: Make,
-        open: OpenFlags,
-    ) -> Result<(Entry, Opened), Errno> {
-        let parent = request.node;
-        let owner = self.owner(request, make)?;
-        let mode = self.id_map.stored_mode(make.mode);
-        let is_linkable = !open.has(libc::O_EXCL);
-        let (attr, file) = self
-            .database
-            .create_anonymous(node_of(parent), mode, is_linkable, owner)
-            .map_err(|error| {
-                errno(
-                    &error,
-                    format_args!("make a file without a name in {parent}"),
-                )
-            })?;
-        let attr = self.shown(&attr)?;
-        self.known.add_nameless(attr.node);
-        Ok((
-            self.entry_of(attr),
-            self.opened((attr.node, attr.node), file, mode, open),
-        ))
-    }
-
-    /// Writes or appends as `flags` ask; durable before it returns with `O_SYNC` or `O_DSYNC`.
-    pub(crate) fn write_file(&self, call: &Call<'_>, write: &Write<'_>) -> Result<WriteEnd, Errno> {
-        let file = self.files.find(write.handle)?;
-        let fail = |error: Error| node_errno(&error, format_args!("write at {}", write.offset));
-        let start = write.offset;
-        let range = start..start + write.data.len() as u64;
-        let at = if write.is_from_cache {
-            // Pages written back go to any open file, and have their place, whatever it was opened
-            // for. Who wrote them is not known.
-            larder::act_for(None);
-            file.way.write_back(range, |part| {
-                let data = &write.data[(part.start - start) as usize..(part.end - start) as usize];
-                file.write_at(part.start, data).map_err(fail)
-            })?;
-            start
-        } else {
-            if write.kill_suid_sgid {
-                self.drop_set_id(&file)?;
-            }
-            let apply = || match write.flags & libc::O_APPEND {
-                0 => file.write_at(start, write.data).map(|()| start),
-                _ => file.append(write.data),
-            };
-            let node = file.way.node();
-            // Not by the thread of the other notifications (`FUSE-2`): the caller waits, and the
-            // kernel holds nothing for a direct write that dropping pages takes.
-            let drop_pages = |offset, len_bytes| {
-                call.away(|| {
-                    self.notifier
-                        .inval_inode(node, offset as i64, len_bytes as i64)
-                })
-            };
-            // Who writes is named for direct writes only, as for reads.
-            let way = (&file.way, write.lock_owner.is_some());
-            (self.streams).write(way, range, || apply().map_err(fail), drop_pages)?
-        };
-        if write.flags & (libc::O_SYNC | libc::O_DSYNC) != 0 {
-            file.sync().map_err(fail)?; // FUSE-3
-        }
-        Ok(match at == start {
-            true => WriteEnd::WhereAsked,
-            false => WriteEnd::Elsewhere,
-        })
-    }
-
-    /// What the kernel clears by itself before it writes to the page cache, it must be told of for
-    /// a direct write: else it would show the old mode.
-    fn drop_set_id(&self, file: &OpenFile) -> Result<(), Errno> {
-        let node = file.way.node();
-        let is_dropped = (file.drop_set_id())
-            .map_err(|error| node_errno(&error, format_args!("clear set-id bits of {node}")))?;
-        if is_dropped {
-            self.notifier.inval_inode(node, -1, 0)?; // FUSE-2: takes no lock
-        }
-        Ok(())
-    }
-
-    /// Copies inside the server; returns how many bytes.
-    pub(crate) fn copy(&self, range: &CopyRange) -> Result<u64, Errno> {
-        let (from, to) = (self.files.find(range.from)?, self.files.find(range.to)?);
-        let (from, to) = ((&***from, range.from_offset), (&***to, range.to_offset));
-        copy_range(from, to, range.len_bytes).map_err(|error| node_errno(&error, "copy_file_range"))
-    }
-
-    /// Calls `add` for the entries from `offset` on until it answers that the reply is full. Offset
-    /// 0 is before `.`, 1 before `..`, and `2 + i` before entry `i` (`FUSE-4`). With `and_attr` the
-    /// attributes of a page of entries come into memory by one scan, so that `add` finds them
-    /// there.
-    pub(crate) fn list(
-        &self,
-        (directory, handle): (NodeNumber, HandleNumber),
-        offset: u64,
-        and_attr: bool,
-        mut add: impl FnMut(Listed<'_>, u64) -> Result<bool, Errno>,
-    ) -> Result<(), Errno> {
-        self.known.note_listed(directory);
-        let fail = |error: Error| node_errno(&error, format_args!("list {directory}"));
-        let node = node_of(directory);
-        let open = self.directories.find(handle)?;
-        let mut listing = open.listing();
-        if offset == 0 {
-            listing.restart();
-        }
-        let listing: &mut Listing = &mut listing;
-        for position in offset.. {
-            let is_full = match position {
-                0 => add(Listed::Dot(".", directory), 1)?,
-                1 => match self.database.parent(node) {
-                    Ok(parent) => add(Listed::Dot("..", node_number(parent)?), 2)?,
-                    // It was removed by another session, and is open here (`FUSE-19`).
-                    Err(error) if error.kind() == ErrorKind::NotFound => break,
-                    Err(error) => return Err(fail(error)),
-                },
-                _ => {
-                    // Only their attributes being in memory counts: what is here may be too old
-                    // for the next reply.
-                    let load = |after: Option<&Name>| {
-                        (self.database).read_dir(node, after, DIRECTORY_PAGE_COUNT, and_attr)
-                    };
-                    match listing.line((position - 2) as usize, load).map_err(fail)? {
-                        Line::Entry(entry) => add(Listed::Entry(entry), position + 1)?,
-                        Line::Name(name) => match self.database.lookup(node, &name) {
-                            Ok(Metadata { node, kind, .. }) => {
-                                let entry = DirEntry { name, node, kind };
-                                add(Listed::Entry(&entry), position + 1)?
-                            }
-                            Err(error) if error.kind() == ErrorKind::NotFound => false,
-                            Err(error) => return Err(fail(error)),
-                        },
-                        Line::End => break,
-                    }
-                }
-            };
-            if is_full {
-                break;
-            }
-        }
-        Ok(())
-    }
-
     /// Changes attributes; the length through the handle: it may be the last that has the file.
     pub(crate) fn set_attr(
         &self,
@@ -644,33 +483,4 @@ impl Drop for Bridge {
             self.database.let_go(node_of(node));
         }
     }
-}
-
-/// Where the data of a write went.
-pub(crate) enum WriteEnd {
-    /// At the offset that the kernel gave.
-    WhereAsked,
-    /// Appended behind what somebody else had appended, which the kernel did not know.
-    Elsewhere,
-}
-
-/// One line of a directory.
-pub(crate) enum Listed<'l> {
-    /// `.` or `..`.
-    Dot(&'static str, NodeNumber),
-    /// Any other.
-    Entry(&'l DirEntry),
-}
-
-/// Fills `buffer` from `offset` on, up to the end of the file: the kernel takes a short read for
-/// the end and zeroes the rest of the page.
-pub(crate) fn read_full(file: &File, offset: u64, buffer: &mut [u8]) -> Result<usize, Error> {
-    let mut done = 0;
-    while done < buffer.len() {
-        match file.read_at(offset + done as u64, &mut buffer[done..])? {
-            0 => break,
-            read => done += read,
-        }
-    }
-    Ok(done)
 }

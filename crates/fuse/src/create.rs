@@ -1,4 +1,4 @@
-//! Making and opening a file at once, `O_CREAT`.
+//! Making and opening a file at once: `O_CREAT`, and without a name `O_TMPFILE`.
 //!
 //! The kernel looks a name up, and where there is none it asks for a new file. Somebody else may
 //! have made it in between. To be sent back with `ESTALE` helps once: the kernel looks again, and
@@ -18,99 +18,125 @@ use larder_fuse_protocol::{Entry, Errno, Make, NodeNumber, OpenFlags, Opened, Re
 const TRY_COUNT_MAX: u32 = 64;
 const ACCESS_LIST: &[u8] = b"system.posix_acl_access";
 
-impl Bridge {
-    /// Makes a regular file and opens it; or opens the one that has come meanwhile.
-    pub(crate) fn create_file(
-        &self,
-        request: &Request,
-        name: &[u8],
-        make: Make,
-        open: OpenFlags,
-    ) -> Result<(Entry, Opened), Errno> {
-        let parent = request.node;
-        let name = name_of(name)?;
-        let owner = self.owner(request, make)?;
-        let mode = self.id_map.stored_mode(make.mode);
-        let make =
-            || (self.database).create_file(node_of(parent), &name, mode, owner, open.is_write());
-        for _ in 0..TRY_COUNT_MAX {
-            match make() {
-                Ok(made) => return self.created(parent, &name, made, open),
-                Err(error) if error.kind() == ErrorKind::Exists && !open.has(libc::O_EXCL) => {}
-                Err(error) => {
-                    return Err(errno(&error, format_args!("create '{name}' in {parent}")));
-                }
-            }
-            match self.open_come(request, &name, open) {
-                Ok(Some(found)) => return self.created(parent, &name, found, open),
-                Ok(None) => return Err(self.stale_names.send_back(request.pid)),
-                // It has gone again.
-                Err(error) if error.kind() == ErrorKind::NotFound => {}
-                Err(error) => {
-                    return Err(node_errno(
-                        &error,
-                        format_args!("open '{name}' in {parent}"),
-                    ));
-                }
+/// Makes a regular file and opens it; or opens the one that has come meanwhile.
+pub(crate) fn create_file(
+    bridge: &Bridge,
+    request: &Request,
+    name: &[u8],
+    make: Make,
+    open: OpenFlags,
+) -> Result<(Entry, Opened), Errno> {
+    let parent = request.node;
+    let name = name_of(name)?;
+    let owner = bridge.owner(request, make)?;
+    let mode = bridge.id_map.stored_mode(make.mode);
+    let make =
+        || (bridge.database).create_file(node_of(parent), &name, mode, owner, open.is_write());
+    for _ in 0..TRY_COUNT_MAX {
+        match make() {
+            Ok(made) => return created(bridge, parent, &name, made, open),
+            Err(error) if error.kind() == ErrorKind::Exists && !open.has(libc::O_EXCL) => {}
+            Err(error) => {
+                return Err(errno(&error, format_args!("create '{name}' in {parent}")));
             }
         }
-        Err(self.stale_names.send_back(request.pid))
-    }
-
-    fn created(
-        &self,
-        parent: NodeNumber,
-        name: &Name,
-        (attr, file): (Metadata, File),
-        open: OpenFlags,
-    ) -> Result<(Entry, Opened), Errno> {
-        let node = self.shown(&attr)?.node;
-        let share = self.share(node, Some(name), open.is_write())?;
-        let opened = self.opened((node, node), file, attr.mode, open);
-        self.keep_share(opened.handle, share);
-        Ok((self.entry(parent, name, &attr)?, opened))
-    }
-
-    /// Opens the file that has the name now, and cuts it off if `open` says so; `None`: whether
-    /// the caller may is the kernel's business.
-    fn open_come(
-        &self,
-        request: &Request,
-        name: &Name,
-        open: OpenFlags,
-    ) -> Result<Option<(Metadata, File)>, Error> {
-        self.database.catch_up_if_moved()?;
-        let directory = self.database.attr(node_of(request.node))?;
-        let mut attr = self.database.lookup(node_of(request.node), name)?;
-        let mut shown = attr.clone();
-        self.id_map.show(&mut shown);
-        let is_list = || self.has_list(&attr);
-        // On an idmapped mount the caller has other numbers than the file. And what is opened for
-        // reading cannot be cut off here, nor what SQLite shares before it is asked who has it.
-        let cuts_unwritten = open.has(libc::O_TRUNC) && !open.is_write();
-        let is_shared = name.as_bytes().ends_with(shared_memory::SUFFIX);
-        let is_plain =
-            !self.allows_idmap && !cuts_unwritten && !is_shared && attr.kind == FileKind::File;
-        if !is_plain || !may_open(&shown, &directory, request.uid, open, is_list)? {
-            return Ok(None);
-        }
-        let file = self.open_inside(attr.node, open)?;
-        if open.has(libc::O_TRUNC) {
-            if open.kill_suid_sgid {
-                file.drop_set_id()?;
+        match open_come(bridge, request, &name, open) {
+            Ok(Some(found)) => return created(bridge, parent, &name, found, open),
+            Ok(None) => return Err(bridge.stale_names.send_back(request.pid)),
+            // It has gone again.
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => {
+                return Err(node_errno(
+                    &error,
+                    format_args!("open '{name}' in {parent}"),
+                ));
             }
-            file.set_len(0)?;
-            attr = file.metadata()?;
         }
-        Ok(Some((attr, file)))
     }
+    Err(bridge.stale_names.send_back(request.pid))
+}
 
-    fn has_list(&self, attr: &Metadata) -> Result<bool, Error> {
-        match self.database.xattr(attr.node, ACCESS_LIST) {
-            Ok(_) => Ok(true),
-            Err(error) if error.kind() == ErrorKind::NoAttribute => Ok(false),
-            Err(error) => Err(error),
+/// Makes a regular file without a name and opens it.
+pub(crate) fn create_anonymous(
+    bridge: &Bridge,
+    request: &Request,
+    make: Make,
+    open: OpenFlags,
+) -> Result<(Entry, Opened), Errno> {
+    let parent = request.node;
+    let owner = bridge.owner(request, make)?;
+    let mode = bridge.id_map.stored_mode(make.mode);
+    let is_linkable = !open.has(libc::O_EXCL);
+    let (attr, file) = bridge
+        .database
+        .create_anonymous(node_of(parent), mode, is_linkable, owner)
+        .map_err(|error| {
+            errno(
+                &error,
+                format_args!("make a file without a name in {parent}"),
+            )
+        })?;
+    let attr = bridge.shown(&attr)?;
+    bridge.known.add_nameless(attr.node);
+    Ok((
+        bridge.entry_of(attr),
+        bridge.opened((attr.node, attr.node), file, mode, open),
+    ))
+}
+
+fn created(
+    bridge: &Bridge,
+    parent: NodeNumber,
+    name: &Name,
+    (attr, file): (Metadata, File),
+    open: OpenFlags,
+) -> Result<(Entry, Opened), Errno> {
+    let node = bridge.shown(&attr)?.node;
+    let share = bridge.share(node, Some(name), open.is_write())?;
+    let opened = bridge.opened((node, node), file, attr.mode, open);
+    bridge.keep_share(opened.handle, share);
+    Ok((bridge.entry(parent, name, &attr)?, opened))
+}
+
+/// Opens the file that has the name now, and cuts it off if `open` says so; `None`: whether
+/// the caller may is the kernel's business.
+fn open_come(
+    bridge: &Bridge,
+    request: &Request,
+    name: &Name,
+    open: OpenFlags,
+) -> Result<Option<(Metadata, File)>, Error> {
+    bridge.database.catch_up_if_moved()?;
+    let directory = bridge.database.attr(node_of(request.node))?;
+    let mut attr = bridge.database.lookup(node_of(request.node), name)?;
+    let mut shown = attr.clone();
+    bridge.id_map.show(&mut shown);
+    let is_list = || has_list(bridge, &attr);
+    // On an idmapped mount the caller has other numbers than the file. And what is opened for
+    // reading cannot be cut off here, nor what SQLite shares before it is asked who has it.
+    let cuts_unwritten = open.has(libc::O_TRUNC) && !open.is_write();
+    let is_shared = name.as_bytes().ends_with(shared_memory::SUFFIX);
+    let is_plain =
+        !bridge.allows_idmap && !cuts_unwritten && !is_shared && attr.kind == FileKind::File;
+    if !is_plain || !may_open(&shown, &directory, request.uid, open, is_list)? {
+        return Ok(None);
+    }
+    let file = bridge.open_inside(attr.node, open)?;
+    if open.has(libc::O_TRUNC) {
+        if open.kill_suid_sgid {
+            file.drop_set_id()?;
         }
+        file.set_len(0)?;
+        attr = file.metadata()?;
+    }
+    Ok(Some((attr, file)))
+}
+
+fn has_list(bridge: &Bridge, attr: &Metadata) -> Result<bool, Error> {
+    match bridge.database.xattr(attr.node, ACCESS_LIST) {
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::NoAttribute => Ok(false),
+        Err(error) => Err(error),
     }
 }
 

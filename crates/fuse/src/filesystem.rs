@@ -7,11 +7,13 @@
 //! (`HANDLE_KILLPRIV_V2`, `DONT_MASK`).
 
 use crate::arguments::{allocate_mode, rename_mode, seek_target, xattr_mode};
-use crate::bridge::{Bridge, Call, Listed, Span, WriteEnd, read_full};
+use crate::bridge::{Bridge, Call, Listed, Span, WriteEnd, copy, list, read_full, write_file};
 use crate::convert::{
     BLOCK_BYTES, INO_BITS, file_type, name_of, node_number, node_of, set_time, slot_of_number,
 };
+use crate::create::{create_anonymous, create_file};
 use crate::errno::{errno, node_errno};
+use crate::flags::control;
 use crate::handles::OpenDirectory;
 use crate::history::is_changing;
 use larder::{Caller, Error, ErrorKind, Metadata, Name, NewNode, RenameMode, SetTime};
@@ -127,7 +129,7 @@ impl Filesystem for Bridge {
                 (self.stale_names).looked_up(call.request.pid, node, change_count);
                 Ok(entry)
             }
-            Err(error) if error.kind() == ErrorKind::NotFound => self.absent(call, &name),
+            Err(error) if error.kind() == ErrorKind::NotFound => absent(self, call, &name),
             Err(error) => Err(errno(&error, format_args!("look up '{name}' in {parent}"))),
         }
     }
@@ -231,11 +233,11 @@ impl Filesystem for Bridge {
     // ---- attributes -----------------------------------------------------------------------
 
     fn getattr(&self, call: &mut Call<'_>, arguments: GetAttr) -> Result<AttrReply, Errno> {
-        self.attr_of(call.request.node, arguments.handle)
+        attr_of(self, call.request.node, arguments.handle)
     }
 
     fn statx(&self, call: &mut Call<'_>, arguments: GetStatx) -> Result<StatxReply, Errno> {
-        let AttrReply { attr, ttl } = self.attr_of(call.request.node, arguments.handle)?;
+        let AttrReply { attr, ttl } = attr_of(self, call.request.node, arguments.handle)?;
         Ok(StatxReply { attr, ttl })
     }
 
@@ -257,12 +259,12 @@ impl Filesystem for Bridge {
         };
         self.known.note_set(node);
         let attr = self.set_attr(node, change.handle, wanted);
-        self.attr_reply(attr, "set attributes of", node)
+        attr_reply(self, attr, "set attributes of", node)
     }
 
     fn setxattr(&self, call: &mut Call<'_>, set: SetXattr<'_>) -> Result<(), Errno> {
         let node = call.request.node;
-        let name = self.xattr_name(set.name)?;
+        let name = xattr_name(self, set.name)?;
         let mode = xattr_mode(set.flags, set.acl_kill_sgid)?;
         let value = self.stored_xattr(node, name, set.value)?;
         (self.database.set_xattr(node_of(node), name, &value, mode))
@@ -272,7 +274,7 @@ impl Filesystem for Bridge {
     fn getxattr(&self, call: &mut Call<'_>, name: &[u8]) -> Result<Vec<u8>, Errno> {
         let node = call.request.node;
         self.freshen()?;
-        match self.database.xattr(node_of(node), self.xattr_name(name)?) {
+        match self.database.xattr(node_of(node), xattr_name(self, name)?) {
             Ok(value) => Ok(self.shown_xattr(name, value)),
             // `ls -l` asks for it file by file, unless it hears once that there are no such labels
             // here.
@@ -301,7 +303,7 @@ impl Filesystem for Bridge {
         let node = call.request.node;
         (self
             .database
-            .remove_xattr(node_of(node), self.xattr_name(name)?))
+            .remove_xattr(node_of(node), xattr_name(self, name)?))
         .map_err(|error| node_errno(&error, format_args!("remove an attribute of {node}")))
     }
 
@@ -349,7 +351,7 @@ impl Filesystem for Bridge {
         make: Make,
         open: OpenFlags,
     ) -> Result<(Entry, Opened), Errno> {
-        self.create_file(&call.request, name, make, open)
+        create_file(self, &call.request, name, make, open)
     }
 
     fn tmpfile(
@@ -358,7 +360,7 @@ impl Filesystem for Bridge {
         make: Make,
         open: OpenFlags,
     ) -> Result<(Entry, Opened), Errno> {
-        self.create_anonymous(&call.request, make, open)
+        create_anonymous(self, &call.request, make, open)
     }
 
     fn read(&self, call: &mut Call<'_>, read: Read, buffer: &mut [u8]) -> Result<usize, Errno> {
@@ -378,7 +380,7 @@ impl Filesystem for Bridge {
     }
 
     fn write(&self, call: &mut Call<'_>, write: Write<'_>) -> Result<Written, Errno> {
-        match self.write_file(call, &write)? {
+        match write_file(self, call, &write)? {
             WriteEnd::WhereAsked => {}
             WriteEnd::Elsewhere => call.span.stale = Some(call.request.node),
         }
@@ -447,7 +449,7 @@ impl Filesystem for Bridge {
     }
 
     fn ioctl(&self, call: &mut Call<'_>, ioctl: Ioctl<'_>) -> Result<IoctlReply, Errno> {
-        self.control(call, &ioctl)
+        control(self, call, &ioctl)
     }
 
     fn fallocate(&self, call: &mut Call<'_>, range: Fallocate) -> Result<(), Errno> {
@@ -477,7 +479,7 @@ impl Filesystem for Bridge {
     }
 
     fn copy_file_range(&self, _: &mut Call<'_>, range: CopyRange) -> Result<u64, Errno> {
-        self.copy(&range)
+        copy(self, &range)
     }
 
     // ---- directories ----------------------------------------------------------------------
@@ -504,7 +506,8 @@ impl Filesystem for Bridge {
         listing: &mut DirectoryReply<'_, '_>,
     ) -> Result<(), Errno> {
         self.note_looked(call.request.node, true);
-        self.list(
+        list(
+            self,
             (call.request.node, handle),
             offset,
             false,
@@ -532,34 +535,40 @@ impl Filesystem for Bridge {
     ) -> Result<(), Errno> {
         let node = call.request.node;
         self.note_looked(node, true);
-        self.list((node, handle), offset, true, |listed, next| match listed {
-            Listed::Dot(name, number) => {
-                Ok(!listing.add_bare(name.as_bytes(), number, FileType::Directory, next))
-            }
-            // Its attributes would open the past of each.
-            Listed::Entry(entry) if is_changing(node_of(node)) => {
-                let (name, number) = (entry.name.as_bytes(), node_number(entry.node)?);
-                Ok(!listing.add_bare(name, number, file_type(entry.kind), next))
-            }
-            Listed::Entry(entry) => match self.database.attr(entry.node) {
-                Ok(attr) => {
-                    let attr = self.shown(&attr)?;
-                    let name = entry.name.as_bytes();
-                    let (generation, ttl) = (self.generation(&attr), self.attr_ttl(attr.node));
-                    let has_room = listing.add(name, &attr, generation, ttl, next);
-                    if has_room {
-                        self.known.add(node, &entry.name, attr.node);
+        list(
+            self,
+            (node, handle),
+            offset,
+            true,
+            |listed, next| match listed {
+                Listed::Dot(name, number) => {
+                    Ok(!listing.add_bare(name.as_bytes(), number, FileType::Directory, next))
+                }
+                // Its attributes would open the past of each.
+                Listed::Entry(entry) if is_changing(node_of(node)) => {
+                    let (name, number) = (entry.name.as_bytes(), node_number(entry.node)?);
+                    Ok(!listing.add_bare(name, number, file_type(entry.kind), next))
+                }
+                Listed::Entry(entry) => match self.database.attr(entry.node) {
+                    Ok(attr) => {
+                        let attr = self.shown(&attr)?;
+                        let name = entry.name.as_bytes();
+                        let (generation, ttl) = (self.generation(&attr), self.attr_ttl(attr.node));
+                        let has_room = listing.add(name, &attr, generation, ttl, next);
+                        if has_room {
+                            self.known.add(node, &entry.name, attr.node);
+                        }
+                        Ok(!has_room)
                     }
-                    Ok(!has_room)
-                }
-                // Removed after it was listed.
-                Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
-                Err(error) => {
-                    let what = format_args!("list '{}' in {node}", entry.name);
-                    Err(node_errno(&error, what))
-                }
+                    // Removed after it was listed.
+                    Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+                    Err(error) => {
+                        let what = format_args!("list '{}' in {node}", entry.name);
+                        Err(node_errno(&error, what))
+                    }
+                },
             },
-        })
+        )
     }
 
     fn releasedir(&self, _: &mut Call<'_>, release: Release) -> Result<(), Errno> {
@@ -590,55 +599,59 @@ fn is_empty(change: &SetAttr) -> bool {
     rest == SetAttr::default()
 }
 
-impl Bridge {
-    /// A name that may be stored: without a kernel that enforces them, no access control lists.
-    fn xattr_name<'n>(&self, name: &'n [u8]) -> Result<&'n [u8], Errno> {
-        if name.starts_with(b"system.") && !self.has_acls {
-            return Err(Errno::EOPNOTSUPP);
-        }
-        Ok(name)
+/// A name that may be stored: without a kernel that enforces them, no access control lists.
+fn xattr_name<'n>(bridge: &Bridge, name: &'n [u8]) -> Result<&'n [u8], Errno> {
+    if name.starts_with(b"system.") && !bridge.has_acls {
+        return Err(Errno::EOPNOTSUPP);
     }
+    Ok(name)
+}
 
-    /// There is no such name, and the kernel may remember that.
-    fn absent(&self, call: &mut Call<'_>, name: &Name) -> Result<Entry, Errno> {
-        if is_changing(node_of(call.request.node)) || self.ttl().is_zero() {
-            return Err(Errno::ENOENT);
-        }
-        let ticket = call.span.ticket.as_ref().ok_or(Errno::ENOENT)?;
-        if !self.known.add_absent(ticket, call.request.node, name) {
-            self.changes.absent();
-            return Err(Errno::ENOENT);
-        }
-        call.span.is_absent = true;
-        Ok(Entry {
-            attr: None,
-            generation: 0,
-            entry_ttl: self.ttl(),
-            attr_ttl: self.ttl(),
-        })
+/// There is no such name, and the kernel may remember that.
+fn absent(bridge: &Bridge, call: &mut Call<'_>, name: &Name) -> Result<Entry, Errno> {
+    if is_changing(node_of(call.request.node)) || bridge.ttl().is_zero() {
+        return Err(Errno::ENOENT);
     }
+    let ticket = call.span.ticket.as_ref().ok_or(Errno::ENOENT)?;
+    if !bridge.known.add_absent(ticket, call.request.node, name) {
+        bridge.changes.absent();
+        return Err(Errno::ENOENT);
+    }
+    call.span.is_absent = true;
+    Ok(Entry {
+        attr: None,
+        generation: 0,
+        entry_ttl: bridge.ttl(),
+        attr_ttl: bridge.ttl(),
+    })
+}
 
-    /// The attributes of an open file through its handle, which may be the last that holds it.
-    fn attr_of(&self, node: NodeNumber, handle: Option<HandleNumber>) -> Result<AttrReply, Errno> {
-        self.freshen()?;
-        let handle = handle.filter(|_| slot_of_number(node).is_none()); // FUSE-13
-        let attr = match handle.map(|handle| self.files.find(handle)) {
-            Some(Ok(file)) => file.metadata().and_then(|attr| self.database.limited(attr)),
-            Some(Err(_)) | None => self.database.attr(node_of(node)),
-        };
-        self.attr_reply(attr, "attributes of", node)
-    }
+/// The attributes of an open file through its handle, which may be the last that holds it.
+fn attr_of(
+    bridge: &Bridge,
+    node: NodeNumber,
+    handle: Option<HandleNumber>,
+) -> Result<AttrReply, Errno> {
+    bridge.freshen()?;
+    let handle = handle.filter(|_| slot_of_number(node).is_none()); // FUSE-13
+    let attr = match handle.map(|handle| bridge.files.find(handle)) {
+        Some(Ok(file)) => file
+            .metadata()
+            .and_then(|attr| bridge.database.limited(attr)),
+        Some(Err(_)) | None => bridge.database.attr(node_of(node)),
+    };
+    attr_reply(bridge, attr, "attributes of", node)
+}
 
-    fn attr_reply(
-        &self,
-        attr: Result<Metadata, Error>,
-        what: &str,
-        node: NodeNumber,
-    ) -> Result<AttrReply, Errno> {
-        let attr = attr.map_err(|error| node_errno(&error, format_args!("{what} {node}")))?;
-        Ok(AttrReply {
-            attr: self.shown(&attr)?,
-            ttl: self.attr_ttl(node),
-        })
-    }
+fn attr_reply(
+    bridge: &Bridge,
+    attr: Result<Metadata, Error>,
+    what: &str,
+    node: NodeNumber,
+) -> Result<AttrReply, Errno> {
+    let attr = attr.map_err(|error| node_errno(&error, format_args!("{what} {node}")))?;
+    Ok(AttrReply {
+        attr: bridge.shown(&attr)?,
+        ttl: bridge.attr_ttl(node),
+    })
 }

@@ -26,43 +26,46 @@ const EXTENDED: [(u32, InodeFlags); 4] = [
     (0x80, InodeFlags::NO_DUMP),
 ];
 
-impl Bridge {
-    pub(crate) fn control(&self, call: &Call<'_>, ioctl: &Ioctl<'_>) -> Result<IoctlReply, Errno> {
-        let is_extended = ioctl.command == GET_EXTENDED;
-        if is_extended || GET.contains(&ioctl.command) {
-            return self.flags_of(call, is_extended);
-        }
-        let flags = decode(ioctl.command, ioctl.data)?;
-        let node = call.request.node;
-        (self.database.set_flags(node_of(node), flags))
-            .map_err(|error| node_errno(&error, format_args!("set flags of {node}")))?;
-        self.show_again(node);
-        Ok(IoctlReply {
-            result: 0,
-            data: Vec::new(),
-        })
+/// Answers an ioctl.
+pub(crate) fn control(
+    bridge: &Bridge,
+    call: &Call<'_>,
+    ioctl: &Ioctl<'_>,
+) -> Result<IoctlReply, Errno> {
+    let is_extended = ioctl.command == GET_EXTENDED;
+    if is_extended || GET.contains(&ioctl.command) {
+        return flags_of(bridge, call, is_extended);
     }
+    let flags = decode(ioctl.command, ioctl.data)?;
+    let node = call.request.node;
+    (bridge.database.set_flags(node_of(node), flags))
+        .map_err(|error| node_errno(&error, format_args!("set flags of {node}")))?;
+    bridge.show_again(node);
+    Ok(IoctlReply {
+        result: 0,
+        data: Vec::new(),
+    })
+}
 
-    fn flags_of(&self, call: &Call<'_>, is_extended: bool) -> Result<IoctlReply, Errno> {
-        self.freshen()?;
-        let node = call.request.node;
-        let attr = (self.database.attr(node_of(node)))
-            .map_err(|error| node_errno(&error, format_args!("flags of {node}")))?;
-        if !matches!(attr.kind, FileKind::File | FileKind::Directory) {
-            return Err(Errno::ENOTTY);
-        }
-        let data = match is_extended {
-            false => attr.flags.bits().to_le_bytes().to_vec(),
-            true => {
-                let shown = EXTENDED.iter().filter(|(_, flag)| attr.flags.has(*flag));
-                let bits: u32 = shown.map(|(bit, _)| bit).sum();
-                let mut data = bits.to_le_bytes().to_vec();
-                data.resize(EXTENDED_BYTES, 0);
-                data
-            }
-        };
-        Ok(IoctlReply { result: 0, data })
+fn flags_of(bridge: &Bridge, call: &Call<'_>, is_extended: bool) -> Result<IoctlReply, Errno> {
+    bridge.freshen()?;
+    let node = call.request.node;
+    let attr = (bridge.database.attr(node_of(node)))
+        .map_err(|error| node_errno(&error, format_args!("flags of {node}")))?;
+    if !matches!(attr.kind, FileKind::File | FileKind::Directory) {
+        return Err(Errno::ENOTTY);
     }
+    let data = match is_extended {
+        false => attr.flags.bits().to_le_bytes().to_vec(),
+        true => {
+            let shown = EXTENDED.iter().filter(|(_, flag)| attr.flags.has(*flag));
+            let bits: u32 = shown.map(|(bit, _)| bit).sum();
+            let mut data = bits.to_le_bytes().to_vec();
+            data.resize(EXTENDED_BYTES, 0);
+            data
+        }
+    };
+    Ok(IoctlReply { result: 0, data })
 }
 
 /// The flags that a command sets.
