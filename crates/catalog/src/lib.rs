@@ -130,7 +130,9 @@ pub use types::sql::{SqlRow, SqlValue, is_complete};
 pub use types::tuning::Tuning;
 pub use types::utc;
 pub use upgrade::Upgrade;
-pub use user_sql::client::{ClientEnd, ClientHandle, ClientLocks, ClientStatement, ClientWatch};
+pub use user_sql::client::{
+    ClientEnd, ClientHandle, ClientLocks, ClientStatement, ClientWatch, open_client,
+};
 pub use user_sql::{SqlControl, SqlStatement};
 pub use workspace::{Conflict, GRANTS, INO_RANGE, InoRange, Merged, TransactionRow};
 

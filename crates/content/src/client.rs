@@ -186,7 +186,7 @@ impl Client {
                 Some(files) => files,
                 None => {
                     view.reload_stores()?;
-                    view.statement_files(None, None)
+                    StatementFiles::new(&view, None, None)
                 }
             };
             lock(&self.state).files = Some(Arc::clone(&files));

@@ -183,6 +183,16 @@ impl Database {
         Ok(database)
     }
 
+    /// The directory of the database, or of the workspace that [`Database::open`] went to.
+    pub fn path(&self) -> &Path {
+        self.shared.shown.view().path()
+    }
+
+    /// The same, open: what is in it on the host is reached from there.
+    pub fn directory(&self) -> &crate::directory::DatabaseDir {
+        self.shared.shown.view().directory()
+    }
+
     /// Whether this process cannot write the database: it is shown as it was when it was opened,
     /// and reads of its content fail ([`ErrorKind::Stopped`]) once somebody else changes it.
     pub fn is_readonly(&self) -> bool {

@@ -553,7 +553,7 @@ impl StoreProvider for FilesProvider {
         };
         require_kind(node.kind())?;
         require_free(&change.row(&node)?)?;
-        change.set_content(&node, content)?;
+        content.put(&change, &node)?;
         change.commit()?;
         Ok(self.attr_of(self.engine.lookup().row(&node)?))
     }

@@ -95,18 +95,6 @@ impl Drop for LongTransaction {
     }
 }
 
-impl Database {
-    /// The directory of the database, or of the workspace that [`Database::open`] went to.
-    pub fn path(&self) -> &Path {
-        self.shared.shown.view().path()
-    }
-
-    /// The same, open: what is in it on the host is reached from there.
-    pub fn directory(&self) -> &crate::directory::DatabaseDir {
-        self.shared.shown.view().directory()
-    }
-}
-
 impl Transactions<'_> {
     /// Begins a long transaction on this database; it sees what is committed.
     pub fn begin_long(&self, label: &str) -> Result<LongTransaction> {

@@ -10,6 +10,7 @@ use crate::active_transaction::lock;
 use crate::database::{Database, Shared};
 use crate::stores::{KnownStores, MountedStore};
 use crate::types::NodeId;
+use crate::walk::Walk;
 use as_of::Pasts;
 use larder_object::format::{FileKind, Ino, Name, StoreId};
 use larder_object::{
@@ -48,25 +49,23 @@ struct State {
     failure: Option<Error>,
 }
 
-impl Database {
-    /// Answers for a statement of the transaction that this database shows. `host`: the database
-    /// beside the transaction, where other moments may be opened. `past`: what the statement sees
-    /// of files, if it is not the transaction's.
-    pub(crate) fn statement_files(
-        &self,
+impl StatementFiles {
+    /// Answers for a statement of the transaction that `view` shows. `host`: the database beside
+    /// the transaction, where other moments may be opened. `past`: what the statement sees of
+    /// files, if it is not the transaction's.
+    pub(crate) fn new(
+        view: &Database,
         host: Option<&Database>,
         past: Option<&Database>,
     ) -> Arc<StatementFiles> {
         Arc::new(StatementFiles {
-            view: Arc::clone(&self.shared),
+            view: Arc::clone(&view.shared),
             inner: past.map_or_else(OnceLock::new, |past| OnceLock::from(past.clone())),
             pasts: Pasts::new(host),
             state: Mutex::default(),
         })
     }
-}
 
-impl StatementFiles {
     /// The failure that ended the statement, if it came from here.
     pub(crate) fn take_failure(&self) -> Option<Error> {
         lock(&self.state).failure.take()
@@ -169,7 +168,7 @@ impl StatementFiles {
         database: &Database,
         pattern: &[u8],
     ) -> std::result::Result<FileRows, String> {
-        let walk = self.told(name, database.walk_matches(pattern))?;
+        let walk = self.told(name, Walk::begin(database, pattern))?;
         let names: Vec<(StoreId, String)> = (database.read_stores().iter())
             .map(|store| (store.row.store, store.row.name.clone()))
             .collect();

@@ -49,9 +49,9 @@ struct Level {
     is_last_page: bool,
 }
 
-impl Database {
+impl Walk {
     /// Begins a walk. [`ErrorKind::InvalidInput`] for a pattern that is not absolute.
-    pub(crate) fn walk_matches(&self, pattern: &[u8]) -> Result<Walk> {
+    pub(crate) fn begin(database: &Database, pattern: &[u8]) -> Result<Walk> {
         let mut parts: Vec<Part> = Vec::new();
         for part in split_path(pattern)? {
             let part = match part {
@@ -69,21 +69,19 @@ impl Database {
             parts.push(part);
         }
         let mut walk = Walk {
-            database: self.clone(),
+            database: database.clone(),
             parts,
             levels: Vec::new(),
             ready: None,
         };
-        let root = self.nodes().metadata(NodeId::ROOT)?;
+        let root = database.nodes().metadata(NodeId::ROOT)?;
         match walk.parts.is_empty() {
             true => walk.ready = Some((b"/".to_vec(), root)),
             false => walk.enter(NodeId::ROOT, Vec::new(), vec![0])?,
         }
         Ok(walk)
     }
-}
 
-impl Walk {
     /// Goes on in a directory whose entries may match the parts `states`.
     fn enter(&mut self, node: NodeId, path: Vec<u8>, mut states: Vec<usize>) -> Result<()> {
         for state in states.clone() {

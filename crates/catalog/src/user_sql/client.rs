@@ -223,52 +223,50 @@ fn require(code: c_int, what: &str) -> Result<()> {
     }
 }
 
-impl Catalog {
-    /// The catalog in `directory` as the client has it open. All that is read and written passes
-    /// its connection, in whatever transaction that is.
-    pub fn adopt(
-        directory: &DatabaseDir,
-        options: &CatalogOptions,
-        client: ClientHandle,
-    ) -> Result<Catalog> {
-        let connection = client.wrap()?;
-        let page_bytes = connection
-            .pragma_query_value(None, "page_size", |row| row.get(0))
-            .at("page_size")?;
-        let (workspace, grants) = crate::space::grants::identify(&connection)?;
-        Ok(Catalog {
-            user: None,
-            client: Some(ClientSide {
-                handle: client,
-                beside: Mutex::new(client.wrap()?),
-            }),
-            place: Place::of(directory),
-            options: options.clone(),
-            page_bytes,
-            writer: Mutex::new(Writer {
-                waits: None,
-                connection,
-                stage: Stage::Client,
-                data_version: 0,
-                guards: Guards::for_client(),
-            }),
-            log_index: Default::default(),
-            checkpointer: Mutex::new(client.wrap()?),
-            flusher: Mutex::default(),
-            readers: Mutex::default(),
-            stores: RwLock::default(),
-            is_stopped: AtomicBool::new(false),
-            tells: AtomicBool::new(false),
-            own_rows: Mutex::default(),
-            workspace,
-            grants: RwLock::new(Arc::new(grants)),
-            as_of: None,
-            past_pin: None,
-            past_columns: Mutex::default(),
-            moment_ns: Mutex::default(),
-            session: AtomicU64::new(NOBODY),
-        })
-    }
+/// The catalog in `directory` as the client has it open. All that is read and written passes
+/// its connection, in whatever transaction that is.
+pub fn open_client(
+    directory: &DatabaseDir,
+    options: &CatalogOptions,
+    client: ClientHandle,
+) -> Result<Catalog> {
+    let connection = client.wrap()?;
+    let page_bytes = connection
+        .pragma_query_value(None, "page_size", |row| row.get(0))
+        .at("page_size")?;
+    let (workspace, grants) = crate::space::grants::identify(&connection)?;
+    Ok(Catalog {
+        user: None,
+        client: Some(ClientSide {
+            handle: client,
+            beside: Mutex::new(client.wrap()?),
+        }),
+        place: Place::of(directory),
+        options: options.clone(),
+        page_bytes,
+        writer: Mutex::new(Writer {
+            waits: None,
+            connection,
+            stage: Stage::Client,
+            data_version: 0,
+            guards: Guards::for_client(),
+        }),
+        log_index: Default::default(),
+        checkpointer: Mutex::new(client.wrap()?),
+        flusher: Mutex::default(),
+        readers: Mutex::default(),
+        stores: RwLock::default(),
+        is_stopped: AtomicBool::new(false),
+        tells: AtomicBool::new(false),
+        own_rows: Mutex::default(),
+        workspace,
+        grants: RwLock::new(Arc::new(grants)),
+        as_of: None,
+        past_pin: None,
+        past_columns: Mutex::default(),
+        moment_ns: Mutex::default(),
+        session: AtomicU64::new(NOBODY),
+    })
 }
 
 impl CatalogClient<'_> {

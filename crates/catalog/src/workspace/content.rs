@@ -75,13 +75,15 @@ impl Files<'_> {
     /// Whether the parent's content is what it was when the workspace began. `is_same_mtime`: both
     /// rows of the inode say the same time of modification.
     pub(crate) fn is_content_as_it_was(&self, ino: i64, is_same_mtime: bool) -> Result<bool> {
-        let (old_inline, their_inline) = (self.old_inline(ino)?, self.inline("main", ino)?);
-        if old_inline != their_inline || self.old_pieces(ino)? != self.pieces("main", ino)? {
+        let content = Content { files: self, ino };
+        if content.old_inline()? != content.inline("main")?
+            || content.old_pieces()? != content.pieces("main")?
+        {
             return Ok(false);
         }
-        let (old, theirs) = (self.old_pages(ino)?, self.pages("main", ino)?);
+        let (old, theirs) = (content.old_pages()?, content.pages("main")?);
         let (old_redo_rows, their_redo_rows) =
-            (self.old_redo_rows(ino)?, self.redo_rows("main", ino)?);
+            (content.old_redo_rows()?, content.redo_rows("main")?);
         if old == theirs && old_redo_rows == their_redo_rows {
             return Ok(true);
         }
@@ -207,58 +209,66 @@ impl Files<'_> {
         }
         Ok(touched)
     }
+}
 
-    // ---- one image of everything -------------------------------------------------------------
+/// The content of one file: in a schema, or as it was when the workspace began.
+struct Content<'f> {
+    files: &'f Files<'f>,
+    ino: i64,
+}
 
-    fn inline(&self, schema: &str, ino: i64) -> Result<Option<Value>> {
+impl Content<'_> {
+    fn inline(&self, schema: &str) -> Result<Option<Value>> {
         let sql = format!(
             "SELECT inline FROM {schema}.\"{}\" WHERE ino = ?1",
-            self.sql.table_content
+            self.files.sql.table_content
         );
-        self.txn
+        self.files
+            .txn
             .prepare_cached(&sql)
-            .and_then(|mut find| find.query_row([ino], |row| row.get(0)).optional())
-            .at(&self.sql.table_content)
+            .and_then(|mut find| find.query_row([self.ino], |row| row.get(0)).optional())
+            .at(&self.files.sql.table_content)
     }
 
-    fn old_inline(&self, ino: i64) -> Result<Option<Value>> {
+    fn old_inline(&self) -> Result<Option<Value>> {
         let sql = format!(
             "SELECT existed, c1 FROM ws.{} WHERE k0 = ?1",
-            self.old("_content")?
+            self.files.old("_content")?
         );
         let touched: Option<(bool, Value)> = self
+            .files
             .txn
             .prepare_cached(&sql)
             .and_then(|mut find| {
-                find.query_row([ino], |row| Ok((row.get(0)?, row.get(1)?)))
+                find.query_row([self.ino], |row| Ok((row.get(0)?, row.get(1)?)))
                     .optional()
             })
-            .at(&self.sql.table_content)?;
+            .at(&self.files.sql.table_content)?;
         match touched {
             Some((existed, inline)) => Ok(existed.then_some(inline)),
-            None => self.inline("ws", ino),
+            None => self.inline("ws"),
         }
     }
 
-    fn pages(&self, schema: &str, ino: i64) -> Result<Pages> {
+    fn pages(&self, schema: &str) -> Result<Pages> {
         let sql = format!(
             "SELECT page, {} FROM {schema}.\"{}\" WHERE ino = ?1",
             resolved(schema, "runs"),
-            self.sql.table_map
+            self.files.sql.table_map
         );
-        self.pages_of(&sql, ino)
+        self.pages_of(&sql)
     }
 
-    fn pieces(&self, schema: &str, ino: i64) -> Result<Pages> {
-        let store = self.store.0;
+    fn pieces(&self, schema: &str) -> Result<Pages> {
+        let store = self.files.store.0;
         let sql = format!(
             "SELECT page, entries FROM {schema}.larder_piece WHERE store = {store} AND ino = ?1"
         );
-        self.pages_of(&sql, ino)
+        self.pages_of(&sql)
     }
 
-    fn old_pages(&self, ino: i64) -> Result<Pages> {
-        let (old, table) = (self.old("_map")?, &self.sql.table_map);
+    fn old_pages(&self) -> Result<Pages> {
+        let (old, table) = (self.files.old("_map")?, &self.files.sql.table_map);
         let sql = format!(
             "SELECT page, {} FROM ws.\"{table}\" AS n WHERE ino = ?1 \
                AND NOT EXISTS (SELECT 1 FROM ws.{old} AS o WHERE o.k0 = n.ino AND o.k1 = n.page) \
@@ -266,52 +276,54 @@ impl Files<'_> {
             resolved("ws", "runs"),
             resolved("ws", "c2")
         );
-        self.pages_of(&sql, ino)
+        self.pages_of(&sql)
     }
 
-    fn old_pieces(&self, ino: i64) -> Result<Pages> {
-        let (old, store) = (&self.old_piece, self.store.0);
+    fn old_pieces(&self) -> Result<Pages> {
+        let (old, store) = (&self.files.old_piece, self.files.store.0);
         let sql = format!(
             "SELECT page, entries FROM ws.larder_piece AS n WHERE store = {store} AND ino = ?1 \
                AND NOT EXISTS (SELECT 1 FROM ws.{old} AS o \
                  WHERE o.k0 = n.store AND o.k1 = n.ino AND o.k2 = n.page) \
              UNION ALL SELECT k2, c3 FROM ws.{old} WHERE k0 = {store} AND k1 = ?1 AND existed"
         );
-        self.pages_of(&sql, ino)
+        self.pages_of(&sql)
     }
 
-    fn pages_of(&self, sql: &str, ino: i64) -> Result<Pages> {
-        let pages = rows(self.txn, sql, [ino], |row| {
+    fn pages_of(&self, sql: &str) -> Result<Pages> {
+        let pages = rows(self.files.txn, sql, [self.ino], |row| {
             Ok((unsigned(row, 0)?, row.get(1)?))
         });
-        Ok(pages.at(&self.sql.table)?.into_iter().collect())
+        Ok(pages.at(&self.files.sql.table)?.into_iter().collect())
     }
 
-    fn redo_rows(&self, schema: &str, ino: i64) -> Result<Vec<RedoBytes>> {
+    fn redo_rows(&self, schema: &str) -> Result<Vec<RedoBytes>> {
         let sql = format!(
             "SELECT blocks, bytes FROM {schema}.larder_redo_row WHERE store = ?1 AND ino = ?2 \
-            ORDER \
-             BY id"
+             ORDER BY id"
         );
-        self.redo_rows_of(&sql, ino)
+        self.redo_rows_of(&sql)
     }
 
     /// The workspace makes no redo rows, but ends some, and drops those of inodes that go.
-    fn old_redo_rows(&self, ino: i64) -> Result<Vec<RedoBytes>> {
-        let old = &self.old_redo;
+    fn old_redo_rows(&self) -> Result<Vec<RedoBytes>> {
+        let old = &self.files.old_redo;
         let sql = format!(
             "SELECT blocks, bytes FROM (SELECT id, blocks, bytes FROM ws.larder_redo_row \
                WHERE store = ?1 AND ino = ?2 AND id NOT IN (SELECT k0 FROM ws.{old}) \
              UNION ALL SELECT k0, c5, c6 FROM ws.{old} WHERE existed AND c2 = ?1 AND c3 = ?2) \
              ORDER BY id"
         );
-        self.redo_rows_of(&sql, ino)
+        self.redo_rows_of(&sql)
     }
 
-    fn redo_rows_of(&self, sql: &str, ino: i64) -> Result<Vec<RedoBytes>> {
-        rows(self.txn, sql, params![self.store.0, ino], |row| {
-            Ok((row.get(0)?, row.get(1)?))
-        })
+    fn redo_rows_of(&self, sql: &str) -> Result<Vec<RedoBytes>> {
+        rows(
+            self.files.txn,
+            sql,
+            params![self.files.store.0, self.ino],
+            |row| Ok((row.get(0)?, row.get(1)?)),
+        )
         .at("larder_redo_row")
     }
 }

@@ -1,6 +1,7 @@
 //! Running statements in the transaction that an engine serves.
 
 use crate::database::Database;
+use crate::sql_files::StatementFiles;
 use larder_object::{Engine, Error, ErrorKind, Result, SqlRow, SqlStatement, SqlValue};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -61,7 +62,7 @@ pub(super) fn run_one(
     parameters: &[SqlValue],
     on_row: OnRow<'_>,
 ) -> Result<u64> {
-    let files = place.view.statement_files(place.host, place.past);
+    let files = StatementFiles::new(place.view, place.host, place.past);
     let mut run = || {
         let lent = Arc::clone(&files) as _;
         let done = with_rows(on_row, |on_row| {

@@ -25,9 +25,7 @@ use crate::history::retention::horizon::{EXPIRY_DIVISOR, GROWN_BLOCKS_MIN};
 use crate::session::writer_lock::WriterLock;
 use crate::txn::short::assemble_private;
 use crate::{Error, ErrorKind, Result};
-use larder_catalog::{
-    Catalog, CatalogOptions, ChangeSet, CheckpointKind, ClientHandle, ClientLocks,
-};
+use larder_catalog::{CatalogOptions, ChangeSet, CheckpointKind, ClientHandle, ClientLocks};
 use larder_space::format::CommitSeq;
 use larder_space::format::limits::{BLOCK_BYTES, HELD_BACK_DIVISOR};
 use std::path::{Path, PathBuf};
@@ -98,7 +96,7 @@ pub fn open_client(host: &Arc<Engine>, client: ClientHandle) -> Result<Arc<Engin
         is_extension: true,
         ..CatalogOptions::default()
     };
-    let catalog = Catalog::adopt(&host.session.directory, &options, client)?;
+    let catalog = larder_catalog::open_client(&host.session.directory, &options, client)?;
     let writer_lock = WriterLock::open_in(&host.session.directory)?;
     Ok(assemble_private(host, catalog, writer_lock))
 }

@@ -26,7 +26,7 @@ pub struct NewContent<'e> {
 
 impl<'e> EngineContent<'e> {
     /// Copies `bytes` and begins a change that may make them an object's content
-    /// ([`WriteGuard::set_content`]). The copy is made before anything is locked.
+    /// ([`NewContent::put`]). The copy is made before anything is locked.
     pub fn guard_with_content(&self, bytes: &[u8]) -> Result<(WriteGuard<'e>, NewContent<'e>)> {
         let size_bytes = bytes.len() as u64;
         if size_bytes > FILE_BYTES_MAX {
@@ -51,39 +51,39 @@ impl<'e> EngineContent<'e> {
     }
 }
 
-impl WriteGuard<'_> {
-    /// Replaces the content of a regular file: readers see the old or the new one, and so does a
+impl NewContent<'_> {
+    /// Becomes the content of a regular file: readers see the old or the new one, and so does a
     /// crash. The inode, its names, attributes and user columns stay. Waits for a commit that is
     /// writing this file only if the new content has fewer blocks. Ends the operation: the guard's
     /// rules are asked before, and nothing is taken back afterwards.
-    pub fn set_content(&self, node: &Arc<Node>, new: NewContent<'_>) -> Result<()> {
-        let engine = self.engine();
+    pub fn put(self, change: &WriteGuard<'_>, node: &Arc<Node>) -> Result<()> {
+        let engine = change.engine();
         let NewContent {
             size_bytes,
             inline,
             gather,
             mut reservation,
             _memory,
-        } = new;
+        } = self;
         let keep = gather.block_count();
-        self.step("set the content")?;
+        change.step("set the content")?;
         let mut state = engine.lock_node(node)?;
-        self.step("load extended attributes")?;
+        change.step("load extended attributes")?;
         engine.content().begin_content(node, &mut state)?;
-        self.step("load the content")?;
+        change.step("load the content")?;
         engine.maps().load_content(node, &mut state)?;
-        self.remember(node, &state);
+        change.remember(node, &state);
         drop(state);
-        self.step("ask the rules")?;
-        self.ask_rules(Some((node, size_bytes)))?;
-        self.step("lock the file")?;
+        change.step("ask the rules")?;
+        change.ask_rules(Some((node, size_bytes)))?;
+        change.step("lock the file")?;
         let mut state = engine.lock_node(node)?;
         let is_shorter = state.row.size_bytes.div_ceil(BLOCK_BYTES) > keep
             && (state.row.block_count > 0 || state.content.frozen.is_some());
         let is_cut = is_shorter || state.content.pieces.is_some();
         if is_cut {
             drop(state);
-            self.step("wait for the commit of the file")?;
+            change.step("wait for the commit of the file")?;
             state = engine.lock_thawed(node)?;
         }
         engine.content().begin_content(node, &mut state)?;
@@ -95,7 +95,7 @@ impl WriteGuard<'_> {
                 Some(_) => 0,
                 None => keep,
             };
-            self.step("load the map")?;
+            change.step("load the map")?;
             let source = engine.maps().map_source(node);
             let map = &mut state.content.map;
             map.load_blocks(source, kept_blocks, u64::MAX)?;
@@ -118,7 +118,7 @@ impl WriteGuard<'_> {
         engine.content().touch_content(node, &mut state, None);
         drop(state);
         // The old content is gone.
-        self.finish();
+        change.finish();
         Ok(())
     }
 }
