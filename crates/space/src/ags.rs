@@ -23,7 +23,7 @@ const HOPEFUL_LOADS_MAX: u32 = 16;
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Ags {
-    ag_blocks: u64,
+    pub grid: Grid,
     /// What loaded AGs may take, by estimate (`SPACE-10`).
     pub memory_bytes_max: u64,
     /// See [`WINDOW_AGS`].
@@ -48,7 +48,7 @@ struct Segment {
 
 /// Sums over all AGs, and the known ones by reservation.
 #[derive(Debug, Default)]
-struct Accounts {
+pub(crate) struct Accounts {
     capacity_blocks: u64,
     used_blocks: u64,
     quarantined_blocks: u64,
@@ -65,6 +65,36 @@ struct Accounts {
 }
 
 impl Accounts {
+    /// Blocks of all AGs.
+    pub fn capacity_blocks(&self) -> u64 {
+        self.capacity_blocks
+    }
+
+    /// Blocks that are neither in use nor set aside, soft regions included.
+    pub fn free_blocks(&self) -> u64 {
+        self.capacity_blocks - self.used_blocks - self.aside_blocks
+    }
+
+    /// Blocks in use that are not in quarantine.
+    pub fn allocated_blocks(&self) -> u64 {
+        self.used_blocks - self.quarantined_blocks
+    }
+
+    /// Blocks in quarantine.
+    pub fn quarantined_blocks(&self) -> u64 {
+        self.quarantined_blocks
+    }
+
+    /// Free blocks that are set aside.
+    pub fn aside_blocks(&self) -> u64 {
+        self.aside_blocks
+    }
+
+    /// What loaded AGs take, by estimate.
+    pub fn loaded_bytes(&self) -> u64 {
+        self.loaded_bytes
+    }
+
     fn add(&mut self, ag: &Ag) {
         self.capacity_blocks += u64::from(ag.block_count);
         self.used_blocks += u64::from(ag.used_blocks);
@@ -112,7 +142,7 @@ impl Ags {
             "an AG has {CLASSES} classes of holes"
         );
         Ags {
-            ag_blocks,
+            grid: Grid { ag_blocks },
             memory_bytes_max: MEMORY_BYTES_MAX,
             window_ags: WINDOW_AGS,
             segments: BTreeMap::new(),
@@ -124,35 +154,9 @@ impl Ags {
         }
     }
 
-    /// Blocks of all AGs.
-    pub fn capacity_blocks(&self) -> u64 {
-        self.accounts.capacity_blocks
-    }
-
-    /// Blocks that are neither in use nor set aside, soft regions included.
-    pub fn free_blocks(&self) -> u64 {
-        let accounts = &self.accounts;
-        accounts.capacity_blocks - accounts.used_blocks - accounts.aside_blocks
-    }
-
-    /// Blocks in use that are not in quarantine.
-    pub fn allocated_blocks(&self) -> u64 {
-        self.accounts.used_blocks - self.accounts.quarantined_blocks
-    }
-
-    /// Blocks in quarantine.
-    pub fn quarantined_blocks(&self) -> u64 {
-        self.accounts.quarantined_blocks
-    }
-
-    /// Free blocks that are set aside.
-    pub fn aside_blocks(&self) -> u64 {
-        self.accounts.aside_blocks
-    }
-
-    /// What loaded AGs take, by estimate.
-    pub fn loaded_bytes(&self) -> u64 {
-        self.accounts.loaded_bytes
+    /// What is counted.
+    pub fn accounts(&self) -> &Accounts {
+        &self.accounts
     }
 
     /// Blocks of a segment.
@@ -182,9 +186,9 @@ impl Ags {
         );
         let mut at = std::mem::replace(&mut entry.block_count, block_count);
         while at < block_count {
-            let key = self.key_of(segment, at);
-            let ag_start = u64::from(key.ag_index) * self.ag_blocks;
-            let new_len = (block_count - ag_start).min(self.ag_blocks) as u32; // ≤ ag_blocks
+            let key = self.grid.key_of(segment, at);
+            let ag_start = u64::from(key.ag_index) * self.grid.ag_blocks;
+            let new_len = (block_count - ag_start).min(self.grid.ag_blocks) as u32; // ≤ ag_blocks
             let start = (at - ag_start) as u32;
             if start == 0 {
                 let ag = Ag::empty(key);
@@ -207,7 +211,7 @@ impl Ags {
     /// All open holes of loaded AGs, by address.
     pub fn holes(&self) -> impl Iterator<Item = Extent> + '_ {
         self.iter()
-            .flat_map(|ag| ag.holes().map(|hole| self.extent(ag.key, hole)))
+            .flat_map(|ag| ag.holes().map(|hole| self.grid.extent(ag.key, hole)))
     }
 
     /// An AG, if there is one.
@@ -216,26 +220,18 @@ impl Ags {
         segment.ags.get(key.ag_index as usize)
     }
 
-    /// The AG of a block.
-    pub fn key_of(&self, segment: SegmentIndex, block: u64) -> AgKey {
-        let Ok(ag_index) = u32::try_from(block / self.ag_blocks) else {
-            panic!("segment {segment} is too long");
-        };
-        AgKey { segment, ag_index }
-    }
-
     /// The AG of an address, if there is one.
     pub fn find_key(&self, address: Address) -> Option<AgKey> {
         let key = AgKey {
             segment: address.segment,
-            ag_index: u32::try_from(address.block / self.ag_blocks).ok()?,
+            ag_index: u32::try_from(address.block / self.grid.ag_blocks).ok()?,
         };
         self.find(key).map(|ag| ag.key)
     }
 
     /// All blocks of an AG.
     pub fn range_of(&self, ag: &Ag) -> Extent {
-        self.extent(ag.key, (0, ag.block_count))
+        self.grid.extent(ag.key, (0, ag.block_count))
     }
 
     /// The smallest open hole of at least `blocks` in a loaded AG, of equal ones that of the lowest
@@ -248,7 +244,7 @@ impl Ags {
         let blocks = u32::try_from(blocks).ok()?;
         let &(len, key) = self.lengths.range((blocks, lowest)..).next()?;
         let hole = self.find(key)?.find_of_length(len)?;
-        Some(self.extent(key, hole))
+        Some(self.grid.extent(key, hole))
     }
 
     /// The largest open hole in a loaded AG, of equal ones that of the lowest address.
@@ -303,25 +299,25 @@ impl Ags {
 
     /// Whether a block of `extent`, in one AG, is known to be in a hole.
     pub fn overlaps(&self, extent: &Extent) -> bool {
-        let (key, (start, len)) = self.split(extent);
+        let (key, (start, len)) = self.grid.split(extent);
         self.find(key).is_some_and(|ag| ag.overlaps(start, len))
     }
 
     /// Enters a free extent as a hole; only soft regions are free and no holes.
     pub fn open(&mut self, extent: Extent) {
-        let (key, (start, len)) = self.split(&extent);
+        let (key, (start, len)) = self.grid.split(&extent);
         self.change(key, |ag, lengths| ag.insert(lengths, start, len));
     }
 
     /// Takes a free extent out of the holes, for a soft region.
     pub fn hold(&mut self, extent: Extent) {
-        let (key, (start, len)) = self.split(&extent);
+        let (key, (start, len)) = self.grid.split(&extent);
         self.change(key, |ag, lengths| ag.remove(lengths, start, len));
     }
 
     /// Open → allocated. Panics on any other block (`SPACE-2`, `SPACE-5`).
     pub fn take(&mut self, extent: Extent) {
-        let (key, (start, len)) = self.split(&extent);
+        let (key, (start, len)) = self.grid.split(&extent);
         self.change(key, |ag, lengths| {
             ag.remove(lengths, start, len);
             ag.used_blocks += len;
@@ -332,7 +328,7 @@ impl Ags {
 
     /// Allocated → quarantined.
     pub fn quarantine(&mut self, extent: &Extent) {
-        let (key, (_, len)) = self.split(extent);
+        let (key, (_, len)) = self.grid.split(extent);
         self.change(key, |ag, _| {
             assert!(
                 ag.used_blocks - ag.quarantined_blocks >= len,
@@ -344,7 +340,7 @@ impl Ags {
 
     /// Quarantined → allocated.
     pub fn revive(&mut self, extent: &Extent) {
-        let (key, (_, len)) = self.split(extent);
+        let (key, (_, len)) = self.grid.split(extent);
         self.change(key, |ag, _| {
             assert!(
                 ag.quarantined_blocks >= len,
@@ -356,7 +352,7 @@ impl Ags {
 
     /// Quarantined → free, or set aside.
     pub fn release(&mut self, extent: &Extent) {
-        let (key, (start, len)) = self.split(extent);
+        let (key, (start, len)) = self.grid.split(extent);
         self.change(key, |ag, lengths| {
             assert!(
                 ag.quarantined_blocks >= len,
@@ -376,7 +372,7 @@ impl Ags {
             .segments
             .get(&segment)
             .map_or(&[][..], |segment| &segment.ags);
-        let start_in = |ag: &Ag| self.cut_in(ag.key, block);
+        let start_in = |ag: &Ag| self.grid.cut_in(ag.key, block);
         let open = ags.iter().map(|ag| ag.open_blocks_from(start_in(ag)));
         open.map(u64::from).sum()
     }
@@ -384,10 +380,11 @@ impl Ags {
     /// Closes a segment from `block` on, instead of where it was; `u64::MAX` opens it.
     pub fn set_closed_from(&mut self, segment: SegmentIndex, block: u64) {
         let old = std::mem::replace(&mut self.segment_mut(segment).closed_from, block);
-        let first = self.key_of_cut(segment, block.min(old));
-        for ag_index in first..self.segment_mut(segment).ags.len() as u32 {
+        let count = self.segment_mut(segment).ags.len() as u64;
+        let first = (block.min(old) / self.grid.ag_blocks).min(count);
+        for ag_index in first as u32..count as u32 {
             let key = AgKey { segment, ag_index };
-            let cut = self.cut_in(key, block);
+            let cut = self.grid.cut_in(key, block);
             self.change(key, |ag, lengths| ag.set_closed_at(lengths, cut));
         }
     }
@@ -399,9 +396,9 @@ impl Ags {
         let ags = entry
             .ags
             .iter()
-            .filter(|ag| self.cut_in(ag.key, block_count) < ag.block_count);
+            .filter(|ag| self.grid.cut_in(ag.key, block_count) < ag.block_count);
         let aside = ags.map(|ag| {
-            let cut = self.cut_in(ag.key, block_count);
+            let cut = self.grid.cut_in(ag.key, block_count);
             u64::from(ag.aside_blocks_from(cut))
         });
         cut_blocks - aside.sum::<u64>()
@@ -412,7 +409,7 @@ impl Ags {
         let count = self.segments[&segment].ags.len() as u32;
         for ag_index in (0..count).rev() {
             let key = AgKey { segment, ag_index };
-            let cut = self.cut_in(key, block_count);
+            let cut = self.grid.cut_in(key, block_count);
             if cut < self.segment_mut(segment).ags[ag_index as usize].block_count {
                 self.change(key, |ag, lengths| ag.truncate(lengths, cut));
             }
@@ -490,8 +487,8 @@ impl Ags {
         let accounts = &self.accounts;
         let &(longest_max, key) = accounts.known.last()?;
         let all_fit = accounts.loaded_bytes + accounts.known_bytes <= self.memory_bytes_max;
-        let is_short = self.free_blocks() - accounts.known_blocks < blocks;
-        let may_fit = u64::from(longest_max) >= whole_blocks.min(self.ag_blocks);
+        let is_short = accounts.free_blocks() - accounts.known_blocks < blocks;
+        let may_fit = u64::from(longest_max) >= whole_blocks.min(self.grid.ag_blocks);
         let is_wanted = all_fit
             || is_short
             || accounts.window_ags < self.window_ags
@@ -506,7 +503,7 @@ impl Ags {
         let found = may_fit.find(|(_, key)| {
             key.segment < limit.segment
                 || (key.segment == limit.segment
-                    && u64::from(key.ag_index) * self.ag_blocks < limit.block)
+                    && u64::from(key.ag_index) * self.grid.ag_blocks < limit.block)
         });
         found
             .map(|&(_, key)| key)
@@ -540,8 +537,8 @@ impl Ags {
         find: impl Fn(&Ag, u32) -> Option<Hole>,
     ) -> Option<Extent> {
         let key = self.find_key(address)?;
-        let block = (address.block % self.ag_blocks) as u32; // < 2^CLASSES
-        find(self.find(key)?, block).map(|hole| self.extent(key, hole))
+        let block = (address.block % self.grid.ag_blocks) as u32; // < 2^CLASSES
+        find(self.find(key)?, block).map(|hole| self.grid.extent(key, hole))
     }
 
     /// Changes an AG and what is counted of it.
@@ -566,9 +563,26 @@ impl Ags {
             None => panic!("segment {segment} was not added"),
         }
     }
+}
+
+/// Where AGs begin: all have the same number of blocks, but the last one of a segment, which may
+/// have fewer.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Grid {
+    pub ag_blocks: u64,
+}
+
+impl Grid {
+    /// The AG of a block.
+    pub fn key_of(&self, segment: SegmentIndex, block: u64) -> AgKey {
+        let Ok(ag_index) = u32::try_from(block / self.ag_blocks) else {
+            panic!("segment {segment} is too long");
+        };
+        AgKey { segment, ag_index }
+    }
 
     /// Where a cut of the segment at `block` cuts an AG: 0 before it, [`OPEN`] behind it.
-    fn cut_in(&self, key: AgKey, block: u64) -> u32 {
+    pub fn cut_in(&self, key: AgKey, block: u64) -> u32 {
         let start = u64::from(key.ag_index) * self.ag_blocks;
         match block.saturating_sub(start) {
             inside if inside < self.ag_blocks => inside as u32,
@@ -576,21 +590,14 @@ impl Ags {
         }
     }
 
-    fn key_of_cut(&self, segment: SegmentIndex, block: u64) -> u32 {
-        let count = self
-            .segments
-            .get(&segment)
-            .map_or(0, |segment| segment.ags.len() as u64);
-        (block / self.ag_blocks).min(count) as u32 // ≤ count, which is the length of a Vec
-    }
-
-    fn extent(&self, key: AgKey, (start, len): Hole) -> Extent {
+    /// Blocks of an AG as an extent.
+    pub fn extent(&self, key: AgKey, (start, len): Hole) -> Extent {
         let ag_start = u64::from(key.ag_index) * self.ag_blocks;
         Extent::new(key.segment, ag_start + u64::from(start), len.into())
     }
 
     /// An extent as its AG and the blocks in it; it lies in one AG (`SPACE-3`).
-    fn split(&self, extent: &Extent) -> (AgKey, Hole) {
+    pub fn split(&self, extent: &Extent) -> (AgKey, Hole) {
         let key = self.key_of(extent.segment, extent.start_block);
         let start = extent.start_block % self.ag_blocks;
         assert!(

@@ -66,6 +66,7 @@ mod ags;
 mod compact;
 mod cover;
 mod error;
+mod free_blocks;
 mod reservation;
 mod space;
 mod streams;

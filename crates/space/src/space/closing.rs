@@ -13,13 +13,14 @@ impl Space {
     /// held back blocks, and [`SpaceError::NotLoaded`] when `block` is inside of an AG that is not
     /// loaded. Panics when there is no such segment. O(holes there).
     pub fn close_from(&mut self, segment: SegmentIndex, block: u64) -> Result<(), SpaceError> {
-        let end = self.block_count(segment);
+        let end = self.free.block_count(segment);
         if block < end {
-            self.check_loaded(segment, block)?;
-            self.steal_regions(&Extent::new(segment, block, end - block));
+            self.free.check_loaded(segment, block)?;
+            self.free
+                .steal_regions(&Extent::new(segment, block, end - block));
         }
         let spare_blocks = self.available_blocks(Purpose::Ordinary);
-        let free_blocks = self.ags.open_blocks_from(segment, block);
+        let free_blocks = self.free.ags.open_blocks_from(segment, block);
         if free_blocks > spare_blocks {
             return Err(SpaceError::CannotClose {
                 segment,
@@ -28,7 +29,7 @@ impl Space {
                 spare_blocks,
             });
         }
-        self.ags.set_closed_from(segment, block);
+        self.free.ags.set_closed_from(segment, block);
         Ok(())
     }
 
@@ -36,7 +37,7 @@ impl Space {
     /// Panics when there is no such segment.
     pub fn reopen(&mut self, segment: SegmentIndex) {
         if self.closed_from(segment) != u64::MAX {
-            self.ags.set_closed_from(segment, u64::MAX);
+            self.free.ags.set_closed_from(segment, u64::MAX);
         }
     }
 
@@ -50,11 +51,11 @@ impl Space {
         segment: SegmentIndex,
         block_count: u64,
     ) -> Result<(), SpaceError> {
-        if block_count >= self.block_count(segment) {
+        if block_count >= self.free.block_count(segment) {
             return Ok(());
         }
-        self.check_loaded(segment, block_count)?;
-        let used_blocks = self.ags.needed_blocks_from(segment, block_count);
+        self.free.check_loaded(segment, block_count)?;
+        let used_blocks = self.free.ags.needed_blocks_from(segment, block_count);
         if used_blocks > 0 {
             return Err(SpaceError::CannotShrink {
                 segment,
@@ -62,33 +63,17 @@ impl Space {
                 used_blocks,
             });
         }
-        self.ags.truncate(segment, block_count);
+        self.free.ags.truncate(segment, block_count);
         Ok(())
     }
 
     /// The block from which on a segment is closed; `u64::MAX` when it is not.
     pub fn closed_from(&self, segment: SegmentIndex) -> u64 {
-        self.ags.closed_from(segment)
+        self.free.ags.closed_from(segment)
     }
 
     /// Free blocks that are set aside: neither available nor reserved (`SPACE-9`).
     pub fn aside_blocks(&self) -> u64 {
-        self.ags.aside_blocks()
-    }
-
-    /// Whether a cut at `block` goes through no AG, or through one that is loaded.
-    fn check_loaded(&self, segment: SegmentIndex, block: u64) -> Result<(), SpaceError> {
-        let ag_index = block / self.ag_blocks;
-        if block.is_multiple_of(self.ag_blocks) || self.is_loaded(segment, ag_index) {
-            return Ok(());
-        }
-        Err(SpaceError::NotLoaded { segment, ag_index })
-    }
-
-    fn block_count(&self, segment: SegmentIndex) -> u64 {
-        match self.ags.find_block_count(segment) {
-            Some(block_count) => block_count,
-            None => panic!("segment {segment} was not added"),
-        }
+        self.free.ags.accounts().aside_blocks()
     }
 }

@@ -3,7 +3,7 @@
 use larder_format::{Extent, SegmentIndex};
 
 use super::{Placement, Space, Target};
-use crate::address::{Address, AgKey};
+use crate::address::Address;
 use crate::error::SpaceError;
 
 /// What the catalog keeps of an AG beside its extents.
@@ -28,7 +28,7 @@ impl Space {
         ag_index: u64,
         summary: AgSummary,
     ) -> Result<(), SpaceError> {
-        let (key, range) = match self.find_ag(segment, ag_index) {
+        let (key, range) = match self.free.find_ag(segment, ag_index) {
             Err(SpaceError::NoAg { .. }) if summary == AgSummary::default() => return Ok(()),
             found => found?,
         };
@@ -51,8 +51,8 @@ impl Space {
             ));
         }
         self.reopen(segment);
-        self.steal_regions(&range);
-        self.ags.summarize(key, used, quarantined);
+        self.free.steal_regions(&range);
+        self.free.ags.summarize(key, used, quarantined);
         match self.overcommitted_blocks() {
             0 => Ok(()),
             missing_blocks => Err(SpaceError::Overcommitted {
@@ -71,11 +71,11 @@ impl Space {
         ag_index: u64,
         extents: &[Extent],
     ) -> Result<(), SpaceError> {
-        let (key, range) = self.find_ag(segment, ag_index)?;
+        let (key, range) = self.free.find_ag(segment, ag_index)?;
         let mut sorted = extents.to_vec();
         sorted.sort_unstable();
         for extent in &sorted {
-            self.check_place(extent)?;
+            self.free.check_place(extent)?;
             if !extent.overlaps(&range) {
                 return Err(SpaceError::OutOfRange(*extent));
             }
@@ -83,7 +83,7 @@ impl Space {
         if let Some(pair) = sorted.windows(2).find(|pair| pair[0].overlaps(&pair[1])) {
             return Err(SpaceError::InUse(pair[1]));
         }
-        let Some(ag) = self.ags.find(key).filter(|ag| !ag.is_loaded()) else {
+        let Some(ag) = self.free.ags.find(key).filter(|ag| !ag.is_loaded()) else {
             return Ok(());
         };
         let used: u64 = sorted.iter().map(|extent| extent.block_count).sum();
@@ -99,15 +99,14 @@ impl Space {
             // In an allocation group.
             .map(|(end, start)| ((end - range.start_block) as u32, (start - end) as u32))
             .collect();
-        self.ags.load(key, &holes);
-        self.evict();
+        self.free.ags.load(key, &holes);
+        self.free.evict();
         Ok(())
     }
 
     /// Whether it is known where the holes of an AG are.
     pub fn is_loaded(&self, segment: SegmentIndex, ag_index: u64) -> bool {
-        self.find_ag(segment, ag_index)
-            .is_ok_and(|(key, _)| self.ags.find(key).is_some_and(|ag| ag.is_loaded()))
+        self.free.is_loaded(segment, ag_index)
     }
 
     /// The AG (segment, index) to load before `blocks` are allocated at `placement`; load it and
@@ -123,39 +122,43 @@ impl Space {
                 after,
                 expected_blocks,
             } => {
-                let to_come = expected_blocks
-                    .map(|_| self.streams.blocks_to_come(stream, blocks, expected_blocks));
-                let region = self.streams.find_region(stream);
+                let to_come = expected_blocks.map(|_| {
+                    self.free
+                        .streams
+                        .blocks_to_come(stream, blocks, expected_blocks)
+                });
+                let region = self.free.streams.find_region(stream);
                 (after, region, to_come.unwrap_or(0))
             }
         };
         let after = after.map(|(segment, block)| Address { segment, block });
-        if let Some(after) = after.and_then(|after| self.find_wanted_at(after)) {
+        if let Some(after) = after.and_then(|after| self.free.find_wanted_at(after)) {
             return Some(after);
         }
         let goes_on = || {
             let next = after.or_else(|| region.as_ref().map(Address::start_of))?;
-            self.find_part_from(next)
+            self.free.find_part_from(next)
         };
         let has_fit = || {
             goes_on().is_some_and(|part| part.block_count >= blocks)
                 || self
-                    .find_below((blocks + to_come).min(self.ag_blocks), None)
+                    .free
+                    .find_below((blocks + to_come).min(self.free.ag_blocks), None)
                     .is_some()
         };
-        let wanted = self.ags.find_wanted(blocks + to_come, blocks, has_fit);
+        let wanted = self.free.ags.find_wanted(blocks + to_come, blocks, has_fit);
         wanted.map(|key| (key.segment, key.ag_index.into()))
     }
 
     /// The AG to load before [`Space::allocate_whole`]; load it and ask again, until it is `None`.
     pub fn find_wanted_ag_for(&self, blocks: u64, target: Target) -> Option<(SegmentIndex, u64)> {
         match target {
-            Target::At(segment, block) => self.find_wanted_at(Address { segment, block }),
+            Target::At(segment, block) => self.free.find_wanted_at(Address { segment, block }),
             Target::Anywhere => self.find_wanted_ag(blocks, Placement::Known),
             Target::Below(segment, block) => {
                 let limit = Address { segment, block };
-                let wanted = self.ags.find_wanted_below(blocks, limit)?;
-                let has_fit = self.find_below(blocks, Some(limit)).is_some();
+                let wanted = self.free.ags.find_wanted_below(blocks, limit)?;
+                let has_fit = self.free.find_below(blocks, Some(limit)).is_some();
                 (!has_fit).then_some((wanted.segment, wanted.ag_index.into()))
             }
         }
@@ -164,37 +167,19 @@ impl Space {
     /// What was allocated until now is committed: the AGs can be loaded again, so those that take
     /// too much memory are unloaded.
     pub fn settle(&mut self) {
-        self.ags.settle();
-        self.evict();
+        self.free.ags.settle();
+        self.free.evict();
     }
 
     /// Sets how much memory loaded AGs take, at most and about; 192 MiB at first.
     pub fn set_memory_bytes_max(&mut self, bytes: u64) {
-        self.ags.memory_bytes_max = bytes;
-        self.evict();
+        self.free.ags.memory_bytes_max = bytes;
+        self.free.evict();
     }
 
     /// How much memory loaded AGs take, about, bytes.
     pub fn loaded_bytes(&self) -> u64 {
-        self.ags.loaded_bytes()
-    }
-
-    /// The AG of a block, if it has open blocks and is not loaded.
-    fn find_wanted_at(&self, address: Address) -> Option<(SegmentIndex, u64)> {
-        let key = self.ags.find_key(address)?;
-        let ag = self.ags.find(key)?;
-        let is_wanted = !ag.is_loaded() && ag.open_blocks() > 0;
-        is_wanted.then_some((key.segment, key.ag_index.into()))
-    }
-
-    fn find_ag(&self, segment: SegmentIndex, ag_index: u64) -> Result<(AgKey, Extent), SpaceError> {
-        let ag = u32::try_from(ag_index)
-            .ok()
-            .and_then(|ag_index| self.ags.find(AgKey { segment, ag_index }));
-        match ag {
-            Some(ag) => Ok((ag.key, self.ags.range_of(ag))),
-            None => Err(SpaceError::NoAg { segment, ag_index }),
-        }
+        self.free.ags.accounts().loaded_bytes()
     }
 }
 

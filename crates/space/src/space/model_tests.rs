@@ -1,10 +1,12 @@
 //! Space against a naive model.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
 use super::*;
+use crate::error::SpaceError;
 
 const AG: u64 = 128;
 
@@ -157,7 +159,7 @@ struct Pair {
 impl Pair {
     fn new(memory_bytes_max: u64) -> Pair {
         let mut space = Space::with_ag_blocks(AG);
-        space.ags.window_ags = 1;
+        space.free.ags.window_ags = 1;
         space.set_memory_bytes_max(memory_bytes_max);
         let sizes = [300, 200];
         for (segment, &size) in sizes.iter().enumerate() {
@@ -198,7 +200,7 @@ impl Pair {
                 let stream = StreamId(a % 3);
                 self.space.end_stream(stream);
                 self.tails.remove(&stream);
-                assert_eq!(self.space.streams.find_region(stream), None);
+                assert_eq!(self.space.free.streams.find_region(stream), None);
             }
             11..=13 if !self.live.is_empty() => self.quarantine(a, b),
             14..=16 if !self.quarantined.is_empty() => {
@@ -433,7 +435,7 @@ impl Pair {
     }
 
     fn regions(&self) -> Vec<Extent> {
-        self.space.streams.regions().collect()
+        self.space.free.streams.regions().collect()
     }
 
     fn allocate(&mut self, a: u64, b: u64) {
@@ -455,7 +457,7 @@ impl Pair {
 
     fn allocate_stream(&mut self, a: u64, b: u64) {
         let stream = StreamId(a / 7 % 3);
-        let own = self.space.streams.find_region(stream);
+        let own = self.space.free.streams.find_region(stream);
         let tail = self
             .tails
             .get(&stream)
@@ -522,7 +524,7 @@ impl Pair {
         }
         let last = pieces[pieces.len() - 1];
         self.tails.insert(stream, (last.segment, last.end_block()));
-        if let Some(region) = self.space.streams.find_region(stream) {
+        if let Some(region) = self.space.free.streams.find_region(stream) {
             assert!(last.is_followed_by(&region));
             assert!(region.block_count <= AG);
         }

@@ -1,6 +1,7 @@
 //! Single rules of space, each by an example.
 
 use super::*;
+use crate::error::SpaceError;
 
 const S0: SegmentIndex = SegmentIndex(0);
 const AG: u64 = 128;
@@ -150,8 +151,8 @@ fn holes_that_touch_are_a_bug() {
         quarantined_blocks: 0,
     };
     space.summarize_ag(S0, 0, used).expect("possible");
-    let key = space.ags.key_of(S0, 0);
-    space.ags.load(key, &[(0, 5), (5, 5)]);
+    let key = space.free.ags.grid.key_of(S0, 0);
+    space.free.ags.load(key, &[(0, 5), (5, 5)]);
     space.assert_valid();
 }
 
@@ -226,7 +227,7 @@ fn loading_refuses_what_the_catalog_cannot_mean() {
 #[test]
 fn known_ags_are_reserved_from_and_loaded_when_needed() {
     let mut space = small(3 * AG);
-    space.ags.window_ags = 1;
+    space.free.ags.window_ags = 1;
     space.set_memory_bytes_max(0);
     assert!((0..3).all(|ag| !space.is_loaded(S0, ag)), "SPACE-10");
     let mut reservation = space.reserve(3 * AG, Purpose::Privileged).expect("free");
@@ -262,7 +263,7 @@ fn loaded_ags_take_memory_by_their_holes() {
 fn sixteen_ags_are_loaded_in_the_hope_of_a_fit_and_no_more() {
     let ag_count = 20;
     let mut space = small(ag_count * AG);
-    space.ags.window_ags = 1;
+    space.free.ags.window_ags = 1;
     space.set_memory_bytes_max(0);
     let half = AgSummary {
         used_blocks: AG / 2,
@@ -314,7 +315,7 @@ fn a_full_ag_is_not_loaded() {
 #[test]
 fn a_stream_is_loaded_where_it_goes_on() {
     let mut space = small(3 * AG);
-    space.ags.window_ags = 1;
+    space.free.ags.window_ags = 1;
     space.set_memory_bytes_max(0);
     let used = AgSummary {
         used_blocks: 100,
@@ -365,11 +366,11 @@ fn interleaved_streams_do_not_fragment_each_other() {
             "25 MiB by 256 KiB beside three others: {fragments} fragments"
         );
     }
-    assert!(space.streams.regions().count() > 0);
+    assert!(space.free.streams.regions().count() > 0);
     for stream in 0..4 {
         space.end_stream(StreamId(stream));
     }
-    assert_eq!(space.streams.regions().count(), 0);
+    assert_eq!(space.free.streams.regions().count(), 0);
     space.assert_valid();
 }
 
@@ -377,13 +378,16 @@ fn interleaved_streams_do_not_fragment_each_other() {
 fn a_soft_region_gives_way() {
     let mut space = small(AG);
     allocate(&mut space, 40, streamed(StreamId(0), None));
-    assert_eq!(space.streams.find_region(StreamId(0)), Some(extent(40, 80)));
+    assert_eq!(
+        space.free.streams.find_region(StreamId(0)),
+        Some(extent(40, 80))
+    );
     assert_eq!(
         allocate(&mut space, 60, Placement::Known),
         [extent(40, 60)],
         "SPACE-7: no split"
     );
-    assert_eq!(space.streams.find_region(StreamId(0)), None);
+    assert_eq!(space.free.streams.find_region(StreamId(0)), None);
     assert_eq!(
         allocate(&mut space, 28, Placement::Known),
         [extent(100, 28)],
@@ -415,7 +419,7 @@ fn a_stream_goes_on_through_the_region_of_another_rather_than_split() {
     space.release(other[0]);
     let next = allocate(&mut space, 40, streamed(first, Some((S0, 10))));
     assert_eq!(next, [extent(10, 40)], "SPACE-7");
-    assert_eq!(space.streams.find_region(StreamId(1)), None);
+    assert_eq!(space.free.streams.find_region(StreamId(1)), None);
 }
 
 #[test]
@@ -432,20 +436,20 @@ fn an_announced_length_decides_hole_and_region() {
     let first = allocate(&mut space, 6, announced(0, None));
     assert_eq!(first, [extent(AG + 20, 6)], "best fit for all 36");
     assert_eq!(
-        space.streams.find_region(StreamId(0)),
+        space.free.streams.find_region(StreamId(0)),
         Some(extent(AG + 26, 30))
     );
     let rest = allocate(&mut space, 30, announced(0, Some((S0, AG + 26))));
     assert_eq!(rest, [extent(AG + 26, 30)]);
     assert_eq!(
-        space.streams.find_region(StreamId(0)),
+        space.free.streams.find_region(StreamId(0)),
         None,
         "nothing is to come"
     );
     let longer = allocate(&mut space, 1, announced(0, Some((S0, AG + 56))));
     assert_eq!(longer, [extent(AG + 56, 1)]);
     assert!(
-        space.streams.find_region(StreamId(0)).is_some(),
+        space.free.streams.find_region(StreamId(0)).is_some(),
         "longer than announced"
     );
     space.assert_valid();
@@ -488,7 +492,7 @@ fn a_moved_extent_goes_below_or_beside_and_is_never_split() {
 #[test]
 fn a_closed_ag_need_not_be_loaded_but_a_cut_one_stays() {
     let mut space = small(3 * AG);
-    space.ags.window_ags = 1;
+    space.free.ags.window_ags = 1;
     space.set_memory_bytes_max(0);
     let cut = SpaceError::NotLoaded {
         segment: S0,
@@ -516,7 +520,7 @@ fn a_closed_ag_need_not_be_loaded_but_a_cut_one_stays() {
 fn a_part_of_a_known_ag_cannot_be_closed() {
     let mut space = small(AG);
     space.set_memory_bytes_max(0);
-    space.ags.set_closed_from(S0, 10);
+    space.free.ags.set_closed_from(S0, 10);
 }
 
 #[test]
