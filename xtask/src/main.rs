@@ -20,8 +20,8 @@ use xtask::workspace::Workspace;
 const USAGE: &str = "\
 usage: cargo xtask VERB
 
-  tidy       check the house rules: edges, circles of imports, dead files, docstrings, documents;
-             `--interface`: write the listing of the public interface
+  tidy       check the house rules: edges, circles of imports, large types, dead files, docstrings,
+             documents; `--interface`: write the listing of the public interface
   test       install what the tests need, and run all of them (the README's test command)
   soak       run the tests that take minutes, which `test` leaves out
   mutants [PACKAGE…] [--shard K/N]   change the code step by step: which step does no test notice

@@ -12,6 +12,7 @@ mod imports;
 mod interface;
 mod invariants;
 mod locks;
+mod methods;
 mod rooms;
 mod text;
 mod words;
@@ -66,6 +67,7 @@ fn findings(workspace: &Workspace) -> Result<Vec<String>, String> {
             .filter(|root| root.ends_with("src/lib.rs") || root.ends_with("src/main.rs"))
         {
             graph.extend(imports::graph(&sources, root)?);
+            found.extend(methods::check_methods(&sources, root)?);
         }
         let manifest = package.directory.join("Cargo.toml");
         let manifest_text = fs::read_to_string(&manifest)

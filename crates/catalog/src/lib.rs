@@ -11,6 +11,8 @@
 //! commits supersede is kept in the *history* (`history`), and read by a catalog of the *past*
 //! (`past`).
 //!
+//! Catalog has more than 20 fields: some serve only the past, a client or a workspace.
+//!
 //! # Invariants
 //! * `CATALOG-1` The extent rows are the only truth of allocation: no two overlap, none crosses an
 //!   allocation group, and what no row covers is free. *Guard*: [`Catalog::commit`] refuses an

@@ -5,6 +5,8 @@
 //! An *option list* is what follows `-o`: options separated by commas, the last one of a kind
 //! counts.
 //!
+//! Settings has more than 20 fields: each is one option of a mount.
+//!
 //! # Invariants
 //! * `CLI-16` Settings written as an option list and read again are the same settings, so that the
 //!   background process is set up exactly as was asked for.

@@ -4,6 +4,8 @@
 //! A *group* is what one commit of the catalog holds: the *open* one takes changes. Who commits it
 //! for all who wait is its *leader*.
 //!
+//! Group has more than 20 fields: it collects every kind of change for one commit.
+//!
 //! # Invariants
 //! `COMMIT-n` in `group_commit`, `LEADER-n` in `leader`, `CHECKPOINT-n` in `checkpoint`, `REDO-n`
 //! in `redo`, `LOGGED-n` in `log_inlined`, `PREIMAGE-n` in `pre_images`, `CONSTRAINT-2` to `-4`

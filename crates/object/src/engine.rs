@@ -4,6 +4,8 @@
 //! files of the room, as methods of the engine's *parts*: references to it, one per role. Here is
 //! only what has to do with all of them, in `engine/` opening, the background, and what others
 //! commit.
+//!
+//! Engine has more than 20 fields: it owns the state of every room, and its parts borrow it.
 
 mod background;
 mod company;

@@ -23,14 +23,7 @@ type Known = HashMap<(usize, Vec<String>), Option<Target>>;
 
 /// The graph of the crate whose root is the file `root`.
 pub fn graph(sources: &[Source], root: &str) -> Result<Graph, String> {
-    let texts: HashMap<&str, &str> = sources
-        .iter()
-        .map(|source| (source.path.as_str(), source.text.as_str()))
-        .collect();
-    let mut krate = Crate::default();
-    let directory = root.rsplit_once('/').map_or("", |(directory, _)| directory);
-    krate.read(&texts, root, directory, None)?;
-    krate.note_functions();
+    let krate = Crate::load(sources, root)?;
     let mut graph: Graph = krate
         .files
         .iter()
@@ -52,17 +45,18 @@ pub fn graph(sources: &[Source], root: &str) -> Result<Graph, String> {
 
 /// The modules of a crate and what they name.
 #[derive(Default)]
-struct Crate {
+pub(super) struct Crate {
     modules: Vec<Module>,
-    files: Vec<File>,
+    pub(super) files: Vec<File>,
     /// The file of each function and constant of a type, where that is not the type's own.
     functions: HashMap<(Item, String), String>,
 }
 
-struct File {
-    path: String,
+/// A file that is no test's.
+pub(super) struct File {
+    pub(super) path: String,
     module: usize,
-    code: syn::File,
+    pub(super) code: syn::File,
 }
 
 struct Module {
@@ -93,6 +87,19 @@ enum Target {
 }
 
 impl Crate {
+    /// The crate whose root is the file `root`.
+    pub(super) fn load(sources: &[Source], root: &str) -> Result<Crate, String> {
+        let texts: HashMap<&str, &str> = sources
+            .iter()
+            .map(|source| (source.path.as_str(), source.text.as_str()))
+            .collect();
+        let mut krate = Crate::default();
+        let directory = root.rsplit_once('/').map_or("", |(directory, _)| directory);
+        krate.read(&texts, root, directory, None)?;
+        krate.note_functions();
+        Ok(krate)
+    }
+
     /// Reads a file and those of the modules that it declares, which lie in `directory`.
     fn read(
         &mut self,
@@ -200,6 +207,16 @@ impl Crate {
             }
         }
         self.functions = found;
+    }
+
+    /// The file that declares the type that an `impl` in `file` is of, and its name; no file where
+    /// a macro declares it.
+    pub(super) fn declared(&self, file: &File, of: &syn::Type) -> (Option<String>, String) {
+        match (self.self_type(file.module, of), of) {
+            (Some(item), _) => (Some(self.modules[item.module].file.clone()), item.name),
+            (None, syn::Type::Path(of)) => (None, segments(&of.path).pop().unwrap_or_default()),
+            (None, _) => (None, String::new()),
+        }
     }
 
     /// The type of this crate that an `impl` in `module` is of.
@@ -526,7 +543,7 @@ fn item_name(item: &syn::Item) -> Option<String> {
     Some(plain(ident))
 }
 
-fn attributes(item: &syn::Item) -> &[syn::Attribute] {
+pub(super) fn attributes(item: &syn::Item) -> &[syn::Attribute] {
     match item {
         syn::Item::Const(item) => &item.attrs,
         syn::Item::Enum(item) => &item.attrs,
@@ -542,7 +559,7 @@ fn attributes(item: &syn::Item) -> &[syn::Attribute] {
     }
 }
 
-fn is_test(attributes: &[syn::Attribute]) -> bool {
+pub(super) fn is_test(attributes: &[syn::Attribute]) -> bool {
     attributes.iter().any(|attribute| match &attribute.meta {
         syn::Meta::List(list) => list.path.is_ident("cfg") && list.tokens.to_string() == "test",
         _ => false,

@@ -1,4 +1,6 @@
 //! The SQL text for one store's tables, built once; connections cache the compiled form by text.
+//!
+//! StoreSql has more than 20 fields: it has the tables of a store and each statement on them.
 
 use crate::history::KeepSql;
 use crate::schema::attachments::Known;

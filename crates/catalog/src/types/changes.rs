@@ -1,4 +1,6 @@
 //! A change set: everything one group commit changes, as plain data.
+//!
+//! ChangeSet has more than 20 fields: a commit applies every kind of change at once.
 
 use crate::types::retention_horizons::RetentionHorizons;
 use crate::types::rows::{ContentRow, InodeRow, RedoRow};

@@ -1,4 +1,6 @@
 //! The verbs and flags of `larder lab`.
+//!
+//! LabRunArgs has more than 20 fields: each is one flag of `larder lab run`.
 
 mod analysis;
 

@@ -1,4 +1,6 @@
 //! What a run is asked for: an experiment, its parameters, and the cases that follow from them.
+//!
+//! Request has more than 20 fields: each is one parameter of a run.
 
 use crate::backend::spec::Where;
 use crate::backend::{Put, Spec};

@@ -12,6 +12,8 @@
 //!                        └──┘ structural edit while frozen: waits
 //! ```
 //!
+//! NodeState has more than 20 fields: one lock guards all that can change of an inode.
+//!
 //! # Invariants
 //! * `NODE-1` Content is read gather first, then frozen, then kept, then inline, then redo row,
 //!   then map, then hole.
