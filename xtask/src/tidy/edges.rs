@@ -133,14 +133,24 @@ mod tests {
         assert_eq!(
             wrong(
                 "larder-catalog",
-                &["larder-directory", "larder-format", "larder-segment"]
+                &[
+                    "larder-directory",
+                    "larder-format",
+                    "larder-format-one",
+                    "larder-segment"
+                ]
             ),
             1
         );
         assert_eq!(
             wrong(
                 "larder-catalog",
-                &["larder-directory", "larder-format", "dev:larder-segment"]
+                &[
+                    "larder-directory",
+                    "larder-format",
+                    "larder-format-one",
+                    "dev:larder-segment"
+                ]
             ),
             1
         );
