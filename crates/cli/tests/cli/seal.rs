@@ -73,10 +73,14 @@ fn snapshots_are_sealed_and_verified() {
         "{told}"
     );
 
-    // Somebody changes what was, by SQL that opens the guard switch.
-    let tamper = "UPDATE larder_guard_switch SET open = 1; \
-                  UPDATE larder_history SET value = CAST('own' AS BLOB) WHERE what = 'content'; \
-                  UPDATE larder_guard_switch SET open = 0";
+    // Somebody changes what was, by SQL that opens the guard switch, and knows the format.
+    let checksum = larder::format::checksum::crc32c(b"own");
+    let tamper = format!(
+        "UPDATE larder_guard_switch SET open = 1; \
+         UPDATE larder_history SET value = CAST('own' AS BLOB), checksum = {checksum} \
+         WHERE what = 'content'; \
+         UPDATE larder_guard_switch SET open = 0"
+    );
     let done = std::process::Command::new("sqlite3")
         .arg(place.path("a.larder/catalog.db"))
         .arg(tamper)
