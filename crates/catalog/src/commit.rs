@@ -26,8 +26,9 @@ use crate::space::holders;
 use crate::space::map_pages;
 use crate::temporal;
 use crate::types::changes::{AttrMask, ChangeSet, CommitOutcome, InodeChange};
-use crate::types::codec::{checksum_of, signed};
+use crate::types::codec::signed;
 use crate::types::rows::ContentRow;
+use larder_format::checksum::crc32c;
 use larder_format::{CommitSeq, StoreId};
 use rusqlite::{CachedStatement, Connection, OptionalExtension, params};
 use std::collections::{BTreeSet, HashMap};
@@ -329,7 +330,7 @@ fn apply_contents(
                     continue;
                 }
             };
-            let checksum = inline.or(target).map(|bytes| checksum_of(&[bytes]));
+            let checksum = inline.or(target).map(|bytes| crc32c(bytes));
             let row = params![ino, inline, target, since, checksum];
             if add.execute(row).at(&sql.table_content)? == 0 {
                 keeper.keep(txn, &sql.keep.content, params![ino])?;

@@ -21,6 +21,13 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
 
+/// The same of several parts, as if one stood behind the other.
+pub fn crc32c_of(parts: &[&[u8]]) -> u32 {
+    let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi);
+    parts.iter().for_each(|part| digest.update(part));
+    digest.finalize() as u32
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -31,5 +38,13 @@ mod tests {
         assert_eq!(crc32c(b"123456789"), 0xe306_9283, "FORMAT-4");
         assert_eq!(crc32c(&[0; 32]), 0x8a91_36aa, "FORMAT-4");
         assert_eq!(block_checksum(&[0; 4096]), crc32c(&[0; 4096]), "FORMAT-4");
+        for parts in [
+            &[&b"1234"[..], b"", b"56789"][..],
+            &[b"123456789"],
+            &[b"", b"123456789"],
+        ] {
+            assert_eq!(crc32c_of(parts), 0xe306_9283, "FORMAT-4");
+        }
+        assert_eq!(crc32c_of(&[]), crc32c(&[]), "FORMAT-4");
     }
 }

@@ -5,8 +5,9 @@ use crate::conn::meta::find_meta;
 use crate::error::{At, CatalogError, Result};
 use crate::history::{self, Keeper};
 use crate::types::changes::{ChangeSet, InodeChange};
-use crate::types::codec::{checksum_of, require_checksum, signed, unsigned};
+use crate::types::codec::{require_checksum, signed, unsigned};
 use crate::types::rows::RedoRow;
+use larder_format::checksum::crc32c_of;
 use larder_format::limits::BLOCK_BYTES;
 use larder_format::{CommitSeq, Ino, StoreId};
 use rusqlite::{Connection, Params, params};
@@ -133,7 +134,7 @@ pub(crate) fn apply(
             blocks.as_slice(),
             redo_row.bytes.as_deref().unwrap_or_default(),
         ];
-        let checksum = checksum_of(&parts);
+        let checksum = crc32c_of(&parts);
         let block_count = redo_row.bytes.as_ref().map_or(0, |_| redo_row.blocks.len()) as i64;
         txn.prepare_cached(
             "INSERT INTO larder_redo_row (seq, store, ino, block_count, blocks, bytes, checksum) \

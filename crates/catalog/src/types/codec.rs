@@ -1,7 +1,7 @@
 //! Between our types and SQLite's values.
 
 use crate::error::{CatalogError, Result};
-use larder_format::checksum::crc32c;
+use larder_format::checksum::crc32c_of;
 use larder_format::{Extent, FileKind, Name, SegmentIndex};
 use rusqlite::types::{FromSqlError, ToSql, ToSqlOutput, Type, ValueRef};
 use rusqlite::{Connection, Row};
@@ -19,18 +19,14 @@ pub(crate) fn unsigned(row: &Row<'_>, index: usize) -> rusqlite::Result<u64> {
     u64::try_from(value).map_err(|_| rusqlite::Error::IntegralValueOutOfRange(index, value))
 }
 
-/// The checksum of a row: that of its parts, one behind the other.
-pub(crate) fn checksum_of(parts: &[&[u8]]) -> u32 {
-    crc32c(&parts.concat())
-}
-
-/// Refuses the row `what` when its parts are not those that its checksum, in a column, is of.
+/// Refuses the row `what` when its parts, one behind the other, are not those that its checksum, in
+/// a column, is of.
 pub(crate) fn require_checksum(
     what: impl FnOnce() -> String,
     found: Option<i64>,
     parts: &[&[u8]],
 ) -> Result<()> {
-    let expected = i64::from(checksum_of(parts));
+    let expected = i64::from(crc32c_of(parts));
     if found == Some(expected) {
         return Ok(());
     }

@@ -11,9 +11,10 @@ use crate::feed;
 use crate::schema::expected::Expected;
 use crate::schema::{self, ONE, TWO};
 use crate::temporal;
-use crate::types::codec::{checksum_of, rows};
+use crate::types::codec::rows;
 use crate::types::names::{execute_one, quoted};
 use larder_format::StoreId;
+use larder_format::checksum::crc32c_of;
 use larder_format_one::{REDO_GONE, REDO_ROW, RENAMED};
 use rusqlite::config::DbConfig;
 use rusqlite::functions::FunctionFlags;
@@ -24,6 +25,7 @@ use std::collections::{BTreeMap, HashSet};
 const OLD: &str = "larder_format_one_";
 /// The checksum of two blobs, either of which may be NULL.
 const CHECKSUM: &str = "larder_checksum";
+
 /// Converts a catalog of any version of format 1.
 pub(crate) fn convert(copy: &Connection) -> Result<()> {
     copy.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, false)
@@ -78,7 +80,7 @@ fn register_checksum(copy: &Connection) -> Result<()> {
                 rusqlite::types::ValueRef::Null => Ok(&[][..]),
                 value => value.as_bytes(),
             };
-            Ok(i64::from(checksum_of(&[part(0)?, part(1)?])))
+            Ok(i64::from(crc32c_of(&[part(0)?, part(1)?])))
         },
     )
     .at("the copy")
