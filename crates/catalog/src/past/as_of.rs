@@ -59,9 +59,9 @@ impl StoreSql {
         let inline = one(
             "content",
             "ino = ?1 AND key = 0",
-            "iif(kind = 'symlink', NULL, value) AS inline, checksum",
+            "iif(kind = 'symlink', NULL, value), NULL, checksum",
         );
-        let root = one("piece", "ino = ?1 AND key = 0", "value");
+        let root = one("piece", "ino = ?1 AND key = 0", "NULL, value, NULL");
         let (runs, value) = (resolved("main", "runs"), resolved("main", "value"));
         StoreSql {
             inode: text(&format!(
@@ -109,12 +109,11 @@ impl StoreSql {
                  UNION ALL {content}"
             )),
             file_content: text(&format!(
-                "SELECT c.inline, \
-                 (SELECT entries FROM larder_piece WHERE store = ?2 AND ino = ?1 AND page = 0 \
-                   AND since_seq <= {{s}} UNION ALL {root}), c.checksum \
-                 FROM (SELECT 1) LEFT JOIN (SELECT inline, checksum FROM \"{{t}}_content\" \
-                   WHERE ino = ?1 AND since_seq <= {{s}} UNION ALL {inline}) AS c \
-                   ON c.inline IS NOT NULL"
+                "SELECT inline, NULL, checksum FROM \"{{t}}_content\" \
+                 WHERE ino = ?1 AND inline IS NOT NULL AND since_seq <= {{s}} UNION ALL {inline} \
+                 UNION ALL SELECT NULL, entries, NULL FROM larder_piece \
+                 WHERE store = ?2 AND ino = ?1 AND page = 0 AND since_seq <= {{s}} \
+                 UNION ALL {root}"
             )),
             map_page: text(&format!(
                 "SELECT {runs} FROM \"{{t}}_map\" WHERE ino = ?1 AND page = ?2 AND since_seq <= \

@@ -146,11 +146,10 @@ impl StoreSql {
 
             content: text("SELECT inline, target, checksum FROM \"{t}_content\" WHERE ino = ?1"),
             file_content: text(
-                "SELECT c.inline, \
-                 (SELECT entries FROM larder_piece WHERE store = ?2 AND ino = ?1 AND page = 0), \
-                 c.checksum \
-                 FROM (SELECT 1) LEFT JOIN \"{t}_content\" AS c ON c.ino = ?1 AND c.inline IS NOT \
-                 NULL",
+                "SELECT inline, NULL, checksum FROM \"{t}_content\" \
+                 WHERE ino = ?1 AND inline IS NOT NULL \
+                 UNION ALL SELECT NULL, entries, NULL FROM larder_piece \
+                 WHERE store = ?2 AND ino = ?1 AND page = 0",
             ),
             content_add: text(
                 "INSERT INTO \"{t}_content\" (ino, inline, target, since_seq, checksum) \

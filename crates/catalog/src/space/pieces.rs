@@ -5,7 +5,7 @@ use crate::error::{At, Result};
 use crate::types::codec::{require_checksum, row_limit, rows, signed, unsigned};
 use crate::types::rows::FileContent;
 use larder_format::{Ino, StoreId};
-use rusqlite::{OptionalExtension, params};
+use rusqlite::{Connection, OptionalExtension, params};
 
 const TABLE: &str = "larder_piece";
 
@@ -15,20 +15,22 @@ impl CatalogMaps<'_> {
     /// file costs no second one.
     pub fn file_content(&self, store: StoreId, ino: Ino) -> Result<FileContent> {
         let sql = self.catalog.store_sql(store)?;
-        let (content, checksum) = self.catalog.read(|reader| {
-            reader
-                .prepare_cached(&sql.file_content)
-                .and_then(|mut find| {
-                    find.query_row(params![signed(ino.0), sql.table_store.0], |row| {
-                        let content = FileContent {
-                            inline: row.get(0)?,
-                            piece_root: row.get(1)?,
-                        };
-                        Ok((content, row.get(2)?))
-                    })
-                })
-                .at(&sql.table_content)
-        })?;
+        let read = |reader: &Connection| -> rusqlite::Result<(FileContent, Option<i64>)> {
+            let mut find = reader.prepare_cached(&sql.file_content)?;
+            let mut rows = find.query(params![signed(ino.0), sql.table_store.0])?;
+            let (mut content, mut checksum) = (FileContent::default(), None);
+            // One that has inline content, one that is the root of a list; none: it has neither.
+            while let Some(row) = rows.next()? {
+                if let Some(inline) = row.get(0)? {
+                    content.inline = Some(inline);
+                    checksum = row.get(2)?;
+                }
+                content.piece_root = row.get::<_, Option<_>>(1)?.or(content.piece_root);
+            }
+            Ok((content, checksum))
+        };
+        let found = (self.catalog).read(|reader| read(reader).at(&sql.table_content));
+        let (content, checksum) = found?;
         if let Some(inline) = &content.inline {
             let what = || format!("{}: that of inode {ino}", sql.table_content);
             require_checksum(what, checksum, &[inline])?;
