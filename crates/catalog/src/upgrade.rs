@@ -175,6 +175,11 @@ impl Upgrade {
 
     /// Gives the copy in `new` its name (`UPGRADE-4`).
     pub fn finish(self, new: &DatabaseDir) -> Result<()> {
+        if Place::of(new).exists() {
+            return Err(CatalogError::Exists {
+                what: Place::of(new).path().display().to_string(),
+            });
+        }
         let named = || -> io::Result<()> {
             new.open_file(COPY, Access::Read)?.sync_all()?;
             new.rename(COPY, CATALOG_FILE)?;

@@ -499,6 +499,23 @@ fn an_attempt_that_ended_early_is_made_again() {
     plain.execute_batch("CREATE TABLE mine (x)").unwrap();
 }
 
+/// What got the name meanwhile is not replaced (UPGRADE-4).
+#[test]
+fn a_catalog_that_is_there_in_the_end_stays() {
+    let (old, new) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    drop(old_in(old.path(), 12));
+    let directory = DatabaseDir::open(new.path()).unwrap();
+    let upgrade = begin(old.path()).unwrap();
+    upgrade.copy(&directory).unwrap();
+    std::fs::write(new.path().join(CATALOG_FILE), b"mine").unwrap();
+    let told = upgrade.finish(&directory).unwrap_err();
+    assert!(matches!(told, CatalogError::Exists { .. }), "{told}");
+    assert_eq!(
+        std::fs::read(new.path().join(CATALOG_FILE)).unwrap(),
+        b"mine"
+    );
+}
+
 fn begin_hasty(directory: &Path) -> Result<Upgrade> {
     let hasty = CatalogOptions::default().waiting(std::time::Duration::from_millis(10));
     Upgrade::begin(&DatabaseDir::open(directory).unwrap(), &hasty)
