@@ -2,7 +2,7 @@
 //! chain of checksums, so they are also set right.
 #![no_main]
 
-use larder_catalog::fuzzing::scan_log;
+use larder_catalog_sqlite::fuzzing::scan_log;
 use std::fs;
 use std::path::PathBuf;
 use std::sync::OnceLock;

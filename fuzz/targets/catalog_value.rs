@@ -18,6 +18,6 @@ libfuzzer_sys::fuzz_target!(|input: (u8, i64, Vec<u8>)| {
         _ => Value::Blob(bytes),
     };
     CONNECTION.with(|connection| {
-        larder_catalog::fuzzing::read_value(connection, &value).expect("SQLite");
+        larder_catalog_sqlite::fuzzing::read_value(connection, &value).expect("SQLite");
     });
 });

@@ -3,6 +3,6 @@
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|text: &str| {
-    larder_catalog::fuzzing::read_schema_text(text);
-    larder_catalog::fuzzing::read_store_name(text);
+    larder_catalog_sqlite::fuzzing::read_schema_text(text);
+    larder_catalog_sqlite::fuzzing::read_store_name(text);
 });

@@ -1,7 +1,7 @@
 //! Texts of SQL, statement by statement: each ends behind where it begins, and none is run.
 #![no_main]
 
-use larder_catalog::{Catalog, CatalogOptions, DatabaseInit, is_complete};
+use larder_catalog_sqlite::{SqliteCatalog, CatalogOptions, DatabaseInit, is_complete};
 use std::sync::OnceLock;
 
 const INIT: DatabaseInit = DatabaseInit {
@@ -14,16 +14,16 @@ const INIT: DatabaseInit = DatabaseInit {
     root_gid: 0,
 };
 
-fn catalogs() -> &'static [Catalog; 2] {
-    static CATALOGS: OnceLock<[Catalog; 2]> = OnceLock::new();
+fn catalogs() -> &'static [SqliteCatalog; 2] {
+    static CATALOGS: OnceLock<[SqliteCatalog; 2]> = OnceLock::new();
     CATALOGS.get_or_init(|| {
         [false, true].map(|is_shell| {
             let name = format!("larder-fuzz-{}-{is_shell}", std::process::id());
             let directory = std::env::temp_dir().join(name);
             std::fs::create_dir_all(&directory).expect("a directory");
             let options = CatalogOptions::default();
-            drop(Catalog::create(&directory, &options, &INIT).expect("a catalog"));
-            Catalog::open_private(&directory, &options, is_shell).expect("a connection")
+            drop(SqliteCatalog::create(&directory, &options, &INIT).expect("a catalog"));
+            SqliteCatalog::open_private(&directory, &options, is_shell).expect("a connection")
         })
     })
 }

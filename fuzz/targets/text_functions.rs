@@ -1,7 +1,7 @@
 //! Functions of text, which give what SQLite's own give (`SAFE-9`).
 #![no_main]
 
-use larder_catalog::fuzzing::scratch;
+use larder_catalog_sqlite::fuzzing::scratch;
 use rusqlite::Connection;
 use rusqlite::types::Value;
 

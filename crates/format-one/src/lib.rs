@@ -9,7 +9,7 @@
 //! * `FORMAT1-1` A catalog of any version of the schema becomes one of version [`SCHEMA_VERSION`]
 //!   by the steps that come after it, in order; that one is what the conversion to format 2 begins
 //!   with. *Guard*: the golden database of format 1, and catalogs of each version made by the steps
-//!   (crate `larder-catalog`).
+//!   (crate `larder-catalog-sqlite`).
 
 pub mod superblock;
 

@@ -17,10 +17,10 @@ use larder_format::{
 const PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/format.md");
 /// The schema is the catalog's; read as text, since this crate must not use that one.
 const SCHEMA: &[&str] = &[
-    include_str!("../../catalog/src/schema/system.sql"),
-    include_str!("../../catalog/src/schema/store.sql"),
-    include_str!("../../catalog/src/schema/store_code.sql"),
-    include_str!("../../catalog/src/schema/guard.sql"),
+    include_str!("../../catalog-sqlite/src/schema/system.sql"),
+    include_str!("../../catalog-sqlite/src/schema/store.sql"),
+    include_str!("../../catalog-sqlite/src/schema/store_code.sql"),
+    include_str!("../../catalog-sqlite/src/schema/guard.sql"),
 ];
 
 /// (name, offset in bytes, size in bytes, meaning).

@@ -190,7 +190,7 @@ impl Engine {
         if self.stopped.set(why).is_ok() {
             if self.private.is_some() {
                 // Others may have the writer lock next, and need the catalog's lock.
-                if let Err(error) = self.catalog.transaction().roll_back() {
+                if let Err(error) = self.catalog.roll_back() {
                     tracing::warn!("the end of a transaction: {error}");
                 }
                 self.workspace().forget_ino_ends();

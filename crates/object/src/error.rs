@@ -232,7 +232,8 @@ impl From<CatalogError> for Error {
             CatalogError::NoSpace => ErrorKind::NoSpace,
             CatalogError::Invalid { .. } => ErrorKind::InvalidInput,
             CatalogError::CommitUnknown { .. } | CatalogError::PastEnded => ErrorKind::Stopped,
-            CatalogError::Sqlite { .. } => ErrorKind::Io,
+            CatalogError::Unsupported { .. } => ErrorKind::Unsupported,
+            CatalogError::Storage { .. } => ErrorKind::Io,
         };
         Error::with_source(kind, "", error)
     }

@@ -80,7 +80,7 @@ impl View {
         moment: Shown,
         seq: CommitSeq,
     ) -> View {
-        catalog.sessions().set_session(session.liveness.id);
+        catalog.set_session(session.liveness.id);
         let cache = NodeCache::new(session.dirty_bytes_max);
         View {
             session,

@@ -7,12 +7,12 @@ use xtask::workspace::Source;
 const RULES: [(&str, &[&str], &str); 3] = [
     (
         concat!("Connection", "::open_in_memory"),
-        &["crates/catalog/src/conn/confine.rs"],
+        &["crates/catalog-sqlite/src/conn/confine.rs"],
         "`confine::scratch`",
     ),
     (
         concat!("Connection", "::open"),
-        &["crates/catalog/src/conn/place.rs"],
+        &["crates/catalog-sqlite/src/conn/place.rs"],
         "`open::connect`",
     ),
     (
@@ -62,19 +62,23 @@ mod tests {
         };
         for (what, ..) in RULES {
             let text = format!("let a = {what}x);");
-            assert_eq!(found("crates/catalog/src/check.rs", &text), 1, "{what}");
+            assert_eq!(
+                found("crates/catalog-sqlite/src/check.rs", &text),
+                1,
+                "{what}"
+            );
             assert_eq!(found("crates/lab/src/x.rs", &text), 0, "{what}");
             assert_eq!(
-                found("crates/catalog/src/check.rs", &format!("// {text}")),
+                found("crates/catalog-sqlite/src/check.rs", &format!("// {text}")),
                 0
             );
             let test = format!("#[cfg(test)]\nmod tests {{\n    {text}\n}}");
-            assert_eq!(found("crates/catalog/src/check.rs", &test), 0);
+            assert_eq!(found("crates/catalog-sqlite/src/check.rs", &test), 0);
         }
         let opens = |path: &str, what: usize| found(path, &format!("{}(a)", RULES[what].0));
-        assert_eq!(opens("crates/catalog/src/conn/confine.rs", 0), 0);
-        assert_eq!(opens("crates/catalog/src/conn/confine.rs", 1), 1);
-        assert_eq!(opens("crates/catalog/src/conn/place.rs", 1), 0);
-        assert_eq!(opens("crates/catalog/src/conn/place.rs", 0), 1);
+        assert_eq!(opens("crates/catalog-sqlite/src/conn/confine.rs", 0), 0);
+        assert_eq!(opens("crates/catalog-sqlite/src/conn/confine.rs", 1), 1);
+        assert_eq!(opens("crates/catalog-sqlite/src/conn/place.rs", 1), 0);
+        assert_eq!(opens("crates/catalog-sqlite/src/conn/place.rs", 0), 1);
     }
 }

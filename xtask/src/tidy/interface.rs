@@ -13,10 +13,12 @@ pub const ROOT: &str = "crates/content/src/lib.rs";
 /// Where the listing lies.
 pub const LISTING: &str = "crates/content/interface.txt";
 /// Where what it exports may be defined, the first one first.
-const CRATES: [&str; 7] = [
+const CRATES: [&str; 9] = [
     "content",
     "object",
     "catalog",
+    "catalog-sqlite",
+    "catalog-types",
     "segment",
     "directory",
     "space",

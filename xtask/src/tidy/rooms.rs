@@ -12,7 +12,7 @@ pub type Order<'a> = (&'a str, &'a [&'a str]);
 /// The rooms that have an order.
 pub const ORDERS: [Order<'_>; 2] = [
     (
-        "crates/catalog/src",
+        "crates/catalog-sqlite/src",
         &[
             "error",
             "types",

@@ -58,7 +58,7 @@ impl EngineCommits<'_> {
     /// Looks after the log, after a commit; behind a step that has left something it is copied.
     pub(crate) fn checkpoint(&self, set: &ChangeSet, has_more: bool) -> Result<()> {
         if has_more {
-            self.catalog.checkpoint(CheckpointKind::Passive)?; // TIME-9
+            self.catalog.log()?.checkpoint(CheckpointKind::Passive)?; // TIME-9
         }
         let rows = set.inodes.len() + set.dirents.len() + set.map_pages.len() + set.retired.len();
         self.look_at_log(COMMIT_ROWS + rows as u64)
@@ -78,22 +78,22 @@ impl EngineCommits<'_> {
         // The file's length is not kept from us by who copies it.
         if is_wanted
             && !self.space().has_little_space()
-            && self.catalog.wal_bytes()? <= WAL_BYTES_MAX
+            && self.catalog.log()?.wal_bytes()? <= WAL_BYTES_MAX
         {
             return Ok(());
         }
-        let wal = self.catalog.log_use()?.pending_bytes;
+        let wal = self.catalog.log()?.log_use()?.pending_bytes;
         let (passive, max) = match self.space().has_little_space() {
             true => (WAL_BYTES_PASSIVE_LITTLE, WAL_BYTES_MAX_LITTLE), // HOST-2
             false => (WAL_BYTES_PASSIVE, WAL_BYTES_MAX),
         };
         if wal > max {
-            self.catalog.checkpoint(CheckpointKind::Truncate)?; // CHECKPOINT-1
+            self.catalog.log()?.checkpoint(CheckpointKind::Truncate)?; // CHECKPOINT-1
         } else if wal > passive {
             if self.session.options.has_background {
                 self.is_checkpoint_wanted.store(true, Ordering::SeqCst);
             } else {
-                self.catalog.checkpoint(CheckpointKind::Passive)?;
+                self.catalog.log()?.checkpoint(CheckpointKind::Passive)?;
             }
         }
         Ok(())
@@ -112,7 +112,7 @@ impl EngineCommits<'_> {
             match ask() {
                 Ok(answer) => return Ok(answer),
                 Err(error @ (CatalogError::Busy { .. } | CatalogError::NoSpace))
-                    if !self.catalog.client().is_clients() && Instant::now() < deadline =>
+                    if !self.catalog.is_clients() && Instant::now() < deadline =>
                 {
                     tracing::warn!("a commit waits: {error}");
                     if matches!(error, CatalogError::NoSpace) {
@@ -128,7 +128,8 @@ impl EngineCommits<'_> {
     /// The host is full: what of the log can be copied without more space makes room.
     pub(crate) fn shorten_log(&self) {
         if self.private.is_none()
-            && let Err(error) = self.catalog.checkpoint(CheckpointKind::Truncate)
+            && let Err(error) =
+                (self.catalog.log()).and_then(|log| log.checkpoint(CheckpointKind::Truncate))
         {
             tracing::warn!("the log cannot be copied: {error}");
         }
@@ -147,10 +148,10 @@ impl EngineCommits<'_> {
 
     /// `false`: somebody else kept the writer lock, or read the log, so it does not begin anew.
     fn copy_log(&self) -> Result<bool> {
-        let mut log = self.catalog.log_use()?;
+        let mut log = self.catalog.log()?.log_use()?;
         for _ in 0..PASSES_MAX {
-            self.catalog.checkpoint(CheckpointKind::Passive)?;
-            log = self.catalog.log_use()?;
+            self.catalog.log()?.checkpoint(CheckpointKind::Passive)?;
+            log = self.catalog.log()?.log_use()?;
             if log.pending_bytes <= WAL_BYTES_REST {
                 break;
             }
@@ -161,7 +162,7 @@ impl EngineCommits<'_> {
         } else {
             WAL_BYTES_MAX
         };
-        let is_long = self.catalog.wal_bytes()? > max;
+        let is_long = self.catalog.log()?.wal_bytes()? > max;
         let (grows, may_restart) = lock(&self.log_growth).look(log.used_bytes);
         if log.used_bytes < WAL_BYTES_PASSIVE && !is_long && !has_little {
             return Ok(true); // Another session has had it begin anew.
@@ -178,17 +179,18 @@ impl EngineCommits<'_> {
         let _edit = Edit { engine: self };
         let _no_commit = self.commit_lock.lock();
         if is_long {
-            self.catalog.checkpoint(CheckpointKind::Truncate)?;
+            self.catalog.log()?.checkpoint(CheckpointKind::Truncate)?;
             return Ok(true);
         }
-        self.catalog.checkpoint(CheckpointKind::Passive)?;
-        let log = self.catalog.log_use()?;
+        self.catalog.log()?.checkpoint(CheckpointKind::Passive)?;
+        let log = self.catalog.log()?.log_use()?;
         // What holds more of the log than its end is no moment's reader: in vain to wait for.
         if !waits || log.pending_bytes > WAL_BYTES_REST {
             return Ok(true);
         }
         let restarted = self
             .catalog
+            .log()?
             .checkpoint(CheckpointKind::Restart)?
             .is_complete; // CHECKPOINT-2
         if !restarted {

@@ -316,8 +316,8 @@ impl EngineCommits<'_> {
         self.may_have_orphans
             .store(self.catalog.sessions().has_orphans()?, Ordering::SeqCst);
         let is_worth_it = self.orphans().has_lost_orphans(horizon.pinned)?
-            || self.catalog.retention().has_retired_by(&horizon.kept)?
-            || (is_prune_due && self.catalog.retention().has_past_by(&horizon.kept)?)
+            || self.catalog.retention()?.has_retired_by(&horizon.kept)?
+            || (is_prune_due && self.catalog.retention()?.has_past_by(&horizon.kept)?)
             || !self.expiry().moved_away_until(horizon.pinned).is_empty();
         if !is_worth_it {
             self.expiry().note_pruned(&horizon.kept);
@@ -541,7 +541,7 @@ impl EngineCommits<'_> {
         let unknown = nodes.iter().filter(is_unknown);
         crate::write::saves::settle(unknown.map(|one| (one.node.store, one.node.ino)), &mut set);
         if self.session.workspace.is_some() {
-            assert_granted(&self.catalog.workspace().grants(), &set.allocated);
+            assert_granted(&self.catalog.grants(), &set.allocated);
         }
         // COMMIT-2: the extents above were flushed by flush_contents, or are redo rows of this
         // commit.

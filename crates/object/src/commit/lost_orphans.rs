@@ -142,10 +142,8 @@ impl EngineOrphans<'_> {
             Some((_, rest)) => RULE_REST_MAX.min(2 * rest),
             None => RULE_REST,
         };
-        let tried = self
-            .catalog
-            .rules()
-            .try_inode(store, &InodeChange::Delete(ino));
+        let tried = (self.catalog.rules())
+            .and_then(|rules| rules.try_inode(store, &InodeChange::Delete(ino)));
         let mut kept = lock(&self.kept_orphans);
         kept.tried += 1;
         let Err(refused) = tried else {

@@ -23,7 +23,7 @@ impl EngineCommits<'_> {
         }
         // Nobody is left with a debt that cannot be paid for want of a file.
         let open = || {
-            let ready = host.catalog.transaction().open_flusher();
+            let ready = (host.catalog.transaction()).and_then(|owner| owner.open_flusher());
             if let Err(error) = &ready {
                 tracing::warn!("transactions do not share their flushes: {error}");
             }
@@ -35,8 +35,12 @@ impl EngineCommits<'_> {
             return Ok(false);
         }
         Ok(self.catalog.sessions().rows()?.len() == 1
-            && self.catalog.workspace().oldest_transaction_pin()?.is_none()
-            && !self.catalog.transaction().is_feed_on()?)
+            && self
+                .catalog
+                .workspace()?
+                .oldest_transaction_pin()?
+                .is_none()
+            && !self.catalog.transaction()?.is_feed_on()?)
     }
 
     /// Waits until everything is durable that transactions of this process have committed
@@ -52,7 +56,7 @@ impl EngineCommits<'_> {
     pub(crate) fn settle_flush(&self, number: u64) -> Result<()> {
         // FLUSH-4: before anybody else may append. Only who has flushed knows that it failed.
         let flush = || {
-            let flushed = self.catalog.transaction().flush_log();
+            let flushed = self.catalog.transaction()?.flush_log();
             flushed.inspect_err(|_| self.session.liveness.mark_log_unsound())?;
             Ok(())
         };

@@ -111,7 +111,7 @@ impl EngineRedo<'_> {
         // A copy that was made since the redo row is of its target: the block has not moved
         // (REDO-1).
         let mut is_saved = vec![false; targets.len()];
-        for (saved, until) in self.catalog.past().pre_images_after(oldest)? {
+        for (saved, until) in self.catalog.past()?.pre_images_after(oldest)? {
             let first = targets.partition_point(|target| {
                 let extent = &target.write.target;
                 (extent.segment, extent.start_block) < (saved.segment, saved.start_block)

@@ -59,7 +59,7 @@ const VAIN_LOOKS_MAX: u32 = 100;
 fn may_be_refusal(error: &CatalogError) -> bool {
     let may_be = matches!(
         error,
-        CatalogError::Sqlite { .. } | CatalogError::Corrupt { .. }
+        CatalogError::Storage { .. } | CatalogError::Corrupt { .. }
     );
     may_be || error.is_of_a_rule()
 }
@@ -82,15 +82,12 @@ impl EngineRefusals<'_> {
                 Err(error) => error,
             };
             // A transaction is refused as a whole.
-            if self.private.is_some()
-                || self.catalog.client().is_clients()
-                || !may_be_refusal(&error)
-            {
+            if self.private.is_some() || self.catalog.is_clients() || !may_be_refusal(&error) {
                 return Err(error.into());
             }
             let found = self
                 .commits()
-                .patiently(|| self.catalog.rules().find_refusals(set))?;
+                .patiently(|| self.catalog.rules()?.find_refusals(set))?;
             if found.is_empty() {
                 // By now the rules accept it, or it is no rule's doing.
                 let is_of_a_rule = error.is_of_a_rule();

@@ -165,7 +165,11 @@ impl EngineSessions<'_> {
         }
         self.notice_foreign()?;
         lock(&self.group).has_others = self.catalog.sessions().rows()?.len() > 1
-            || self.catalog.workspace().oldest_transaction_pin()?.is_some();
+            || self
+                .catalog
+                .workspace()?
+                .oldest_transaction_pin()?
+                .is_some();
         let mut free = self.free_space();
         free.oldest_retired = None;
         if !free.is_loaded() {
@@ -188,7 +192,7 @@ impl EngineSessions<'_> {
         }
         // The sessions are read after our own newest commit: a session born later pins at least it.
         let others = self.session.other_pins(&self.catalog)?;
-        let kept = self.catalog.workspace().oldest_transaction_pin()?; // WORKSPACE-2
+        let kept = self.catalog.workspace()?.oldest_transaction_pin()?; // WORKSPACE-2
         let oldest = others.into_iter().map(|(_, pin)| pin).chain(kept).min();
         Ok(oldest.map_or_else(|| self.own_pin(), |pin| pin.min(self.own_pin())))
     }
@@ -213,8 +217,8 @@ impl EngineRules<'_> {
         if self.schema_version.load(Ordering::SeqCst) == version {
             return Ok(());
         }
-        let found = self.catalog.rules().constrained_stores()?;
-        let has_any = self.catalog.rules().has_users_schema()?;
+        let found = self.catalog.rules()?.constrained_stores()?;
+        let has_any = self.catalog.rules()?.has_users_schema()?;
         self.has_users_schema.store(has_any, Ordering::SeqCst);
         *self
             .constrained

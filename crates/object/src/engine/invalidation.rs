@@ -37,7 +37,7 @@ impl EngineSessions<'_> {
     /// has not happened: the next call does it all again.
     pub(crate) fn notice_foreign(&self) -> Result<()> {
         // What is counted later is looked for by the next look.
-        let generation = self.catalog.sessions().generation();
+        let generation = self.catalog.foreign()?.generation();
         self.look_for_foreign()?;
         self.foreign().await_observers();
         self.foreign.note_generation(generation);
@@ -60,7 +60,7 @@ impl EngineSessions<'_> {
         }
         // Who has the writer lock has looked when it got it, and no other session has committed
         // since (WRITER-1).
-        let has_moved = self.foreign.has_moved(self.catalog.sessions().generation());
+        let has_moved = self.foreign.has_moved(self.catalog.foreign()?.generation());
         match has_moved && !self.writer_lock.is_held() {
             true => self.catch_up(),
             false => Ok(()),
@@ -70,7 +70,7 @@ impl EngineSessions<'_> {
     fn look_for_foreign(&self) -> Result<()> {
         let (told, observers) = {
             let _no_commit = self.commit_lock.lock();
-            if self.catalog.foreign_change()? {
+            if self.catalog.foreign()?.foreign_change()? {
                 self.has_foreign_change.store(true, Ordering::SeqCst);
             }
             if !self.has_foreign_change.load(Ordering::SeqCst) {
@@ -80,9 +80,7 @@ impl EngineSessions<'_> {
             self.retention().learn_retention()?; // TIME-3
             self.expiry().learn_holds()?;
             let before = self.foreign.mark();
-            let look = (self.catalog)
-                .sessions()
-                .look_at_changes(before.as_ref(), LOOK_ROWS_MAX)?;
+            let look = (self.catalog.foreign()?).look_at_changes(before.as_ref(), LOOK_ROWS_MAX)?;
             let seq = look.seq;
             // Our own commits are not foreign, so a newer number is another session's; the writer
             // lock was theirs, so nothing here is uncommitted (WRITER-1).
@@ -211,7 +209,7 @@ impl EngineSessions<'_> {
         for (store, ino, _) in self.catalog.sessions().orphans()? {
             if self.orphans().keep_orphan(store, ino)? || held.contains(&(store, ino)) {
                 self.catalog
-                    .survey()
+                    .sessions()
                     .add_holder(store, ino, self.session.liveness.id)?;
             }
         }

@@ -177,7 +177,7 @@ pub(crate) fn open_in(
 ) -> Result<Arc<Engine>> {
     let workspace = Workspace::find(directory)?;
     let catalog = open_catalog(directory, options)?;
-    catalog.sessions().announce_changes(); // FOREIGN-2
+    catalog.foreign()?.announce_changes(); // FOREIGN-2
     let info = catalog.tables().info()?;
     let storage = storage_of(
         workspace.as_ref().map_or(directory, Workspace::parent),
@@ -265,6 +265,7 @@ fn close_orderly(engine: &Engine) -> Result<()> {
     engine.access_times().write_last_access_times();
     engine
         .catalog
+        .log()?
         .checkpoint(larder_catalog::CheckpointKind::Passive)?;
     Ok(())
 }

@@ -48,7 +48,7 @@ impl Engine {
         self.workspace()
             .require_parent("a long transaction cannot tune the database; do that outside of it")?;
         let _edit = self.edit()?;
-        Ok(self.catalog.retention().set_tuning(tuning)?)
+        Ok(self.catalog.retention()?.set_tuning(tuning)?)
     }
 }
 

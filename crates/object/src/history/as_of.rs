@@ -71,9 +71,7 @@ pub fn open_as_of(engine: &Arc<Engine>, moment: &Moment) -> Result<AsOf> {
         engine.past().sync_unsequenced_changes()?;
     }
     let pin =
-        (engine.catalog)
-            .past()
-            .pin_past(engine.session.liveness.id, moment, engine.now_ns())?;
+        (engine.catalog.past()?).pin_past(engine.session.liveness.id, moment, engine.now_ns())?;
     match engine.past().show_pinned(&pin) {
         Ok(view) => Ok(AsOf {
             view,
@@ -89,7 +87,7 @@ pub fn open_as_of(engine: &Arc<Engine>, moment: &Moment) -> Result<AsOf> {
 
 impl EnginePast<'_> {
     fn show_pinned(&self, pin: &PastPin) -> Result<View> {
-        let catalog = self.catalog.past().as_of(pin)?;
+        let catalog = self.catalog.past()?.as_of(pin)?.into();
         let session = Arc::clone(&self.session);
         let view = View::new(session, catalog, Shown::Past(*pin), pin.seq);
         view.look_at_segments()?;
@@ -100,7 +98,7 @@ impl EnginePast<'_> {
     /// Lets go what was kept for a view of the past. The end of the session ends its pins too.
     fn end_past(&self, pin: &PastPin) -> Result<()> {
         if self.is_running() {
-            self.catalog.past().unpin_past(pin)?;
+            self.catalog.past()?.unpin_past(pin)?;
             self.expiry().look_anew();
         }
         Ok(())
@@ -118,7 +116,7 @@ impl EnginePast<'_> {
         if matches!(moment, Moment::At(_)) {
             self.sync_unsequenced_changes()?;
         }
-        Ok(self.catalog.past().resolve_moment(moment, self.now_ns())?)
+        Ok(self.catalog.past()?.resolve_moment(moment, self.now_ns())?)
     }
 
     /// Every block that a superseded map names, and every pre-image, is held by an extent row
@@ -146,7 +144,7 @@ impl EnginePast<'_> {
         };
         let mut after = 0;
         loop {
-            let maps = self.catalog.history().superseded_maps(after, BATCH)?;
+            let maps = self.catalog.history()?.superseded_maps(after, BATCH)?;
             for map in &maps {
                 after = map.row;
                 let what = format!(
@@ -178,7 +176,7 @@ impl EnginePast<'_> {
                 break;
             }
         }
-        for (target, copy, until) in self.catalog.past().all_pre_images()? {
+        for (target, copy, until) in self.catalog.past()?.all_pre_images()? {
             let places = self.moment().places_of(&copy, until)?;
             if let Some(lost) = places.iter().find(|part| !is_held(part)) {
                 findings.push(format!(
@@ -195,7 +193,7 @@ impl ViewMoment<'_> {
     /// What has been read of the past by other ways than this engine's counts if this is no error:
     /// its moment is still kept (`HISTORY-3`). 5 µs.
     pub fn require_shown(&self) -> Result<()> {
-        Ok(self.catalog.retention().retentions().map(drop)?)
+        Ok(self.catalog.retention()?.retentions().map(drop)?)
     }
 
     fn past_pin(&self) -> Option<&PastPin> {
@@ -228,12 +226,12 @@ impl ViewMoment<'_> {
         checksums: &[Checksum],
         target: &mut [u8],
     ) -> Result<()> {
-        let mut pre_images = self.catalog.past().pre_images(&read.extent)?;
+        let mut pre_images = self.catalog.past()?.pre_images(&read.extent)?;
         let mut has_asked_again = false;
         while let Err(error) = self.read_pre_images(read, &pre_images, checksums, target) {
             // It may lie in a part of the segments that is younger than this view.
             self.look_at_segments()?;
-            let now = self.catalog.past().pre_images(&read.extent)?;
+            let now = self.catalog.past()?.pre_images(&read.extent)?;
             if has_asked_again && now == pre_images {
                 return Err(error);
             }
@@ -246,7 +244,7 @@ impl ViewMoment<'_> {
     pub(crate) fn places_of(&self, blocks: &Extent, seq: CommitSeq) -> Result<Vec<Extent>> {
         let mut places = Vec::new();
         let mut at = 0;
-        for (part, place) in self.catalog.past().places_at(blocks, seq)? {
+        for (part, place) in self.catalog.past()?.places_at(blocks, seq)? {
             let start = part.start_block - blocks.start_block;
             if at < start {
                 places.push(blocks.slice(at, start - at));

@@ -13,24 +13,24 @@ const ROWS_MAX: u32 = 256;
 impl EngineHistory<'_> {
     /// What the feed has.
     pub fn feed_bounds(&self) -> Result<FeedBounds> {
-        Ok(self.catalog.feed().bounds()?)
+        Ok(self.catalog.feed()?.bounds()?)
     }
 
     /// Switches the feed on or off; the position before what it tells next.
     pub fn set_feed(&self, is_on: bool) -> Result<u64> {
         self.require_writable()?;
-        Ok(self.catalog.feed().set(is_on)?)
+        Ok(self.catalog.feed()?.set(is_on)?)
     }
 
     /// Has the feed tell what plain SQL does to the rows of a user's table, or no longer.
     pub fn watch_table(&self, table: &str, is_watched: bool) -> Result<()> {
         self.require_writable()?;
-        Ok(self.catalog.feed().watch_table(table, is_watched)?)
+        Ok(self.catalog.feed()?.watch_table(table, is_watched)?)
     }
 
     /// The next changes behind position `since`, in order; none when there are no more yet.
     pub fn feed_after(&self, since: u64) -> Result<Vec<FeedChange>> {
-        Ok(self.catalog.feed().after(since, ROWS_MAX)?)
+        Ok(self.catalog.feed()?.after(since, ROWS_MAX)?)
     }
 }
 

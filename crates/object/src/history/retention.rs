@@ -26,7 +26,7 @@ impl ViewMoment<'_> {
     /// Whether a store can be read as of the moment that it shows: else an error that names where
     /// its history begins ([`ErrorKind::InvalidInput`]).
     pub fn require_reach(&self, store: StoreId) -> Result<()> {
-        Ok(self.catalog.retention().require_reach(store)?)
+        Ok(self.catalog.retention()?.require_reach(store)?)
     }
 }
 
@@ -70,7 +70,7 @@ impl EngineRetention<'_> {
 
     /// How long history is kept, as the catalog has it now.
     pub fn find_retentions(&self) -> Result<Retentions> {
-        Ok(self.catalog.retention().retentions()?)
+        Ok(self.catalog.retention()?.retentions()?)
     }
 
     /// Another session may have changed it.
@@ -78,7 +78,7 @@ impl EngineRetention<'_> {
         if self.session.workspace.is_some() {
             return Ok(());
         }
-        let found = self.catalog.retention().retentions()?;
+        let found = self.catalog.retention()?.retentions()?;
         let mut known = lock(&self.history.retentions);
         if known.as_ref() == Some(&found) {
             return Ok(());
@@ -131,7 +131,7 @@ impl EngineRetention<'_> {
             }
             Ok(Some(
                 self.catalog
-                    .retention()
+                    .retention()?
                     .set_retention(store, wanted, now_ns)?,
             ))
         })
@@ -160,14 +160,15 @@ impl EngineRetention<'_> {
         self.workspace().require_parent(
             "a snapshot cannot be made in a long transaction; do that outside of it",
         )?;
-        self.change_settings(|now_ns| Ok(self.catalog.retention().keep_for_snapshots(now_ns)?))
+        self.change_settings(|now_ns| Ok(self.catalog.retention()?.keep_for_snapshots(now_ns)?))
     }
 
     /// A snapshot has gone: history that was kept for snapshots alone goes with the last one.
     pub(crate) fn end_kept_in_vain(&self) -> Result<()> {
-        match self.session.workspace.is_none() && self.catalog.retention().is_kept_in_vain()? {
-            true => self
-                .change_settings(|now_ns| Ok(self.catalog.retention().end_kept_in_vain(now_ns)?)),
+        match self.session.workspace.is_none() && self.catalog.retention()?.is_kept_in_vain()? {
+            true => self.change_settings(|now_ns| {
+                Ok(self.catalog.retention()?.end_kept_in_vain(now_ns)?)
+            }),
             false => Ok(()),
         }
     }
@@ -176,11 +177,11 @@ impl EngineRetention<'_> {
     /// With the writer lock and the lock of the commits. Cost: the first time it reads the maps in
     /// the history.
     pub(crate) fn name_sharers(&self) -> Result<()> {
-        if self.catalog.retention().are_sharers_named()? {
+        if self.catalog.retention()?.are_sharers_named()? {
             return Ok(());
         }
         let known: Vec<StoreId> = self.stores_that_shared()?.into_iter().collect();
-        Ok(self.catalog.retention().name_sharers(&known)?)
+        Ok(self.catalog.retention()?.name_sharers(&known)?)
     }
 
     /// Stores that have content in their history that an object of another store came to own
@@ -189,7 +190,7 @@ impl EngineRetention<'_> {
         const BATCH: usize = 256;
         let (mut found, mut after) = (BTreeSet::new(), 0);
         loop {
-            let maps = self.catalog.history().superseded_maps(after, BATCH)?;
+            let maps = self.catalog.history()?.superseded_maps(after, BATCH)?;
             for map in &maps {
                 after = map.row;
                 let page = MapPage::decode(&map.runs).map_err(|error| {
@@ -226,7 +227,7 @@ impl EngineRetention<'_> {
         if is_kept
             && self
                 .catalog
-                .retention()
+                .retention()?
                 .history_horizon(self.now_ns())?
                 .held
                 .is_some()
@@ -246,7 +247,7 @@ impl EngineRetention<'_> {
         let Some(guarantor) = self.find_guarantor()? else {
             return Ok(None);
         };
-        let retentions = self.catalog.retention().retentions()?;
+        let retentions = self.catalog.retention()?.retentions()?;
         let (of, place) = match retentions.own(guarantor) {
             None => (String::new(), "DB".to_owned()),
             Some(_) => {
@@ -268,8 +269,8 @@ impl EngineRetention<'_> {
     /// The store whose guarantee keeps most content that would go without one; `None`: no guarantee
     /// keeps any.
     pub(crate) fn find_guarantor(&self) -> Result<Option<StoreId>> {
-        let horizon = self.catalog.retention().history_horizon(self.now_ns())?;
-        Ok(self.catalog.retention().largest_guarantor(&horizon)?)
+        let horizon = self.catalog.retention()?.history_horizon(self.now_ns())?;
+        Ok(self.catalog.retention()?.largest_guarantor(&horizon)?)
     }
 
     /// How much of `retired_bytes` history gives up when somebody needs it: nothing where something
@@ -278,10 +279,10 @@ impl EngineRetention<'_> {
         if !self.expiry().keeps_history() {
             return Ok(0);
         }
-        let horizon = self.catalog.retention().history_horizon(self.now_ns())?;
+        let horizon = self.catalog.retention()?.history_horizon(self.now_ns())?;
         if !horizon.stores.is_empty() {
             return Ok(
-                (self.catalog.retention().spare_blocks(&horizon)?).saturating_mul(BLOCK_BYTES)
+                (self.catalog.retention()?.spare_blocks(&horizon)?).saturating_mul(BLOCK_BYTES)
             );
         }
         match horizon.is_spare() {

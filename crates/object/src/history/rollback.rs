@@ -19,7 +19,7 @@ impl EngineHistory<'_> {
     /// [`ErrorKind::Busy`] while a long transaction is open: it would meet a past that it did not
     /// begin with. 3 µs.
     pub fn refuse_beside_long_transactions(&self) -> Result<()> {
-        match self.catalog.workspace().oldest_transaction_pin()? {
+        match self.catalog.workspace()?.oldest_transaction_pin()? {
             None => Ok(()),
             Some(_) => Err(Error::new(
                 ErrorKind::Busy,

@@ -14,7 +14,7 @@ impl EngineHistory<'_> {
 
     /// All links of the chain, oldest first.
     pub fn seals(&self) -> Result<Vec<SealRow>> {
-        Ok(self.catalog.history().seals()?)
+        Ok(self.catalog.history()?.seals()?)
     }
 
     /// Adds a link, durably; `false`: another one came before it. [`ErrorKind::NotFound`]: its
@@ -23,12 +23,12 @@ impl EngineHistory<'_> {
         self.require_writable()?;
         let _edit = self.edit()?;
         self.commits().commit_now()?;
-        Ok(self.catalog.history().add_seal(seal, parts)?)
+        Ok(self.catalog.history()?.add_seal(seal, parts)?)
     }
 
     /// The parts of a seal, of one kind.
     pub fn sealed_parts(&self, seal: u64, kind: SealedKind) -> Result<Vec<SealedPart>> {
-        Ok(self.catalog.history().sealed_parts(seal, kind)?)
+        Ok(self.catalog.history()?.sealed_parts(seal, kind)?)
     }
 
     /// What was sealed of a directory.
@@ -40,7 +40,7 @@ impl EngineHistory<'_> {
     ) -> Result<Option<SealedPart>> {
         Ok(self
             .catalog
-            .history()
+            .history()?
             .sealed_directory(seal, store, number)?)
     }
 
@@ -52,7 +52,7 @@ impl EngineHistory<'_> {
         upto: CommitSeq,
         visit: &mut dyn FnMut(KeptRow<'_>),
     ) -> Result<Beginnings> {
-        Ok(self.catalog.history().for_each_kept(after, upto, visit)?)
+        Ok(self.catalog.history()?.for_each_kept(after, upto, visit)?)
     }
 
     /// Visits the rows of a temporal table as `past` shows them: the bytes of the key, and those of
@@ -71,7 +71,7 @@ impl EngineHistory<'_> {
         let rows = self.past_rows(past, table)?;
         let columns = columns.unwrap_or(&rows.columns);
         self.catalog
-            .history()
+            .history()?
             .for_each_past_row(&rows, columns, visit)?;
         Ok(columns.to_vec())
     }

@@ -13,17 +13,17 @@ impl ViewMoment<'_> {
     /// The reader sees one state, whoever commits meanwhile.
     pub fn read_history<T>(&self, work: impl FnOnce(&HistoryReader<'_>) -> Result<T>) -> Result<T> {
         self.check_running()?;
-        self.catalog.history().read_history::<T, Error>(work)
+        self.catalog.history()?.read_history::<T, Error>(work)
     }
 
     /// All snapshots, oldest first.
     pub fn snapshots(&self) -> Result<Vec<SnapshotRow>> {
-        Ok(self.catalog.history().snapshots()?)
+        Ok(self.catalog.history()?.snapshots()?)
     }
 
     /// The temporal tables, by name.
     pub fn temporal_tables(&self) -> Result<Vec<TemporalTable>> {
-        Ok(self.catalog.temporal().temporal_tables()?)
+        Ok(self.catalog.temporal()?.temporal_tables()?)
     }
 
     /// Whether both show the same database, maybe at two moments. Copies of a database are others.
@@ -48,14 +48,14 @@ impl EngineHistory<'_> {
         self.require_writable()?;
         let _edit = self.edit()?;
         self.commits().commit_now()?;
-        Ok(self.catalog.temporal().track_table(table, is_tracked)?)
+        Ok(self.catalog.temporal()?.track_table(table, is_tracked)?)
     }
 
     /// How to read a temporal table as `past` shows it, and to restore it, in SQL for this engine's
     /// connection.
     pub fn past_rows(&self, past: &View, table: &str) -> Result<PastRows> {
         match past.moment().asked_ns() {
-            Some((seq, at_ns)) => Ok(self.catalog.temporal().past_rows(table, seq, at_ns)?),
+            Some((seq, at_ns)) => Ok(self.catalog.temporal()?.past_rows(table, seq, at_ns)?),
             None => Err(Error::new(
                 crate::ErrorKind::InvalidInput,
                 "the present has no rows of the past; open a moment with 'as_of'",
@@ -68,20 +68,20 @@ impl EngineHistory<'_> {
     /// then.
     pub fn columns_in(&self, source: &View, store: StoreId) -> Result<Option<StoreColumns>> {
         match source.moment().asked_ns() {
-            Some((seq, at_ns)) => Ok(self.catalog.temporal().past_columns(store, seq, at_ns)?),
-            None => Ok(self.catalog.temporal().present_columns(store)?),
+            Some((seq, at_ns)) => Ok(self.catalog.temporal()?.past_columns(store, seq, at_ns)?),
+            None => Ok(self.catalog.temporal()?.present_columns(store)?),
         }
     }
 
     /// The newest row of the history, as the transaction that this engine serves sees it.
     pub fn newest_record(&self) -> Result<i64> {
-        Ok(self.catalog.temporal().newest_record()?)
+        Ok(self.catalog.temporal()?.newest_record()?)
     }
 
     /// Notes which rows the transaction that this engine serves has restored: those whose records
     /// are newer than `after`.
     pub fn mark_restored(&self, rows: &PastRows, after: i64) -> Result<()> {
-        Ok(self.catalog.temporal().mark_restored(rows, after)?)
+        Ok(self.catalog.temporal()?.mark_restored(rows, after)?)
     }
 
     /// What plain SQL did to rows of temporal tables gets a moment of its own before this engine
@@ -90,7 +90,8 @@ impl EngineHistory<'_> {
         if !self.expiry().keeps_history() {
             return;
         }
-        match self.catalog.temporal().settle_rows(self.now_ns()) {
+        let now_ns = self.now_ns();
+        match (self.catalog.temporal()).and_then(|tables| tables.settle_rows(now_ns)) {
             Ok(None) => {}
             Ok(Some(seq)) => self.known_seq.store(seq.0, Ordering::SeqCst),
             Err(error) => tracing::warn!("rows that SQL changed have no moment: {error}"),
@@ -101,8 +102,8 @@ impl EngineHistory<'_> {
     /// it is a commit though there was no step.
     pub(crate) fn commit_sql(&self, may_share: bool) -> Result<LogFlush> {
         if self.expiry().keeps_history() {
-            self.catalog.temporal().settle_sql(self.now_ns())?;
+            self.catalog.temporal()?.settle_sql(self.now_ns())?;
         }
-        Ok(self.catalog.transaction().commit(may_share)?)
+        Ok(self.catalog.transaction()?.commit(may_share)?)
     }
 }

@@ -31,7 +31,7 @@ impl EngineReport<'_> {
             segment_bytes: space.segment_bytes,
             retired_bytes_total: info.retired_bytes_total,
             storage_age: storage_age(info.retired_bytes_total, space.live_bytes),
-            wal_bytes: self.catalog.wal_bytes()?,
+            wal_bytes: self.catalog.log()?.wal_bytes()?,
         })
     }
 
@@ -62,7 +62,7 @@ impl EngineReport<'_> {
             reserved_bytes: reserved_blocks * BLOCK_BYTES,
             candidate_count,
             compact_credit_bytes: self.compaction().compact_credit_bytes(),
-            wal_bytes: self.catalog.wal_bytes()?,
+            wal_bytes: self.catalog.log()?.wal_bytes()?,
         })
     }
 

@@ -157,7 +157,7 @@ impl Liveness {
         match Liveness::try_be_born(database, catalog, label, now_ns) {
             Err(error) if error.kind() == ErrorKind::NoSpace => {
                 // HOST-1: what of the log can be copied without more space makes room.
-                catalog.checkpoint(CheckpointKind::Truncate)?;
+                catalog.log()?.checkpoint(CheckpointKind::Truncate)?;
                 Liveness::try_be_born(database, catalog, label, now_ns)
             }
             born => born,
@@ -306,7 +306,11 @@ fn copy_unsound_log(database: &DatabaseDir, catalog: &Catalog) -> Result<()> {
     if mark.is_none() {
         return Ok(());
     }
-    if !catalog.checkpoint(CheckpointKind::Truncate)?.is_complete {
+    if !catalog
+        .log()?
+        .checkpoint(CheckpointKind::Truncate)?
+        .is_complete
+    {
         return Err(Error::new(
             ErrorKind::Busy,
             "a flush of the catalog's log has failed, and somebody reads it, so that it cannot be \

@@ -440,7 +440,11 @@ mod tests {
     }
 
     fn checkpoint(catalog: &Catalog) {
-        let done = catalog.checkpoint(CheckpointKind::Passive).unwrap();
+        let done = catalog
+            .log()
+            .unwrap()
+            .checkpoint(CheckpointKind::Passive)
+            .unwrap();
         assert!(done.is_complete);
     }
 
@@ -539,7 +543,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let database = DatabaseDir::open(dir.path()).unwrap();
         let (catalog, clock) = create_with_clock(&database);
-        catalog.checkpoint(CheckpointKind::Truncate).unwrap();
+        catalog
+            .log()
+            .unwrap()
+            .checkpoint(CheckpointKind::Truncate)
+            .unwrap();
         for round in 0..3 {
             let copy = Readonly::beside(&database).unwrap();
             copy.require_unchanged().unwrap();
@@ -549,14 +557,22 @@ mod tests {
             let refused = copy.require_unchanged().unwrap_err();
             assert_eq!(refused.kind(), ErrorKind::Stopped, "READONLY-2: {round}");
             if round > 0 {
-                catalog.checkpoint(CheckpointKind::Truncate).unwrap();
+                catalog
+                    .log()
+                    .unwrap()
+                    .checkpoint(CheckpointKind::Truncate)
+                    .unwrap();
             }
         }
         // The clock goes on, and the log has come and gone when somebody looks again.
         let copy = Readonly::beside(&database).unwrap();
         assert!(matches!(copy.copied.log, CopiedLog::Empty(Some(_))));
         commit(&catalog);
-        catalog.checkpoint(CheckpointKind::Truncate).unwrap();
+        catalog
+            .log()
+            .unwrap()
+            .checkpoint(CheckpointKind::Truncate)
+            .unwrap();
         let refused = copy.require_unchanged().unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Stopped, "READONLY-2");
     }
@@ -575,7 +591,11 @@ mod tests {
                         let number = commit(&catalog);
                         done.store(number, Ordering::SeqCst);
                         if number.is_multiple_of(5) {
-                            catalog.checkpoint(CheckpointKind::Passive).unwrap();
+                            catalog
+                                .log()
+                                .unwrap()
+                                .checkpoint(CheckpointKind::Passive)
+                                .unwrap();
                         }
                     });
                     std::thread::sleep(Duration::from_micros(200));

@@ -359,7 +359,7 @@ impl EngineCompaction<'_> {
                     // One more for what that one retired.
                     self.expiry().commit_steps(|| false)?;
                     let history = self.expiry().horizon()?.history.limit(seq);
-                    let is_over = !self.catalog.retention().has_retired_by(&history)?
+                    let is_over = !self.catalog.retention()?.has_retired_by(&history)?
                         && self.expiry().moved_away_until(seq).is_empty();
                     if is_over {
                         break;

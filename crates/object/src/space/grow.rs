@@ -268,7 +268,7 @@ impl EngineSegments<'_> {
             retired += ag.retired_blocks;
         }
         // What is used is live or retired.
-        let own = total.saturating_sub(self.catalog.workspace().granted_blocks(None)?);
+        let own = total.saturating_sub(self.catalog.workspace()?.granted_blocks(None)?);
         let available = total
             .saturating_sub(used)
             .saturating_sub(own / HELD_BACK_DIVISOR);

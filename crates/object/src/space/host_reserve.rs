@@ -127,7 +127,7 @@ impl EngineSpace<'_> {
     /// The reserve, with what copying the log takes, bytes.
     pub(crate) fn host_reserve_bytes(&self) -> Result<u64> {
         let file_bytes = self.report().file_bytes(CATALOG_FILE);
-        let catalog = self.catalog.length()?;
+        let catalog = self.catalog.log()?.length()?;
         // What is free in the catalog's file is taken before it grows.
         let used = catalog.bytes.saturating_sub(catalog.free_bytes);
         let for_history = used.min(RESERVE_CATALOG_BYTES_MAX);

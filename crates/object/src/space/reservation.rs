@@ -88,7 +88,7 @@ impl EngineSpace<'_> {
         if self.session.workspace.is_some() {
             return self.workspace().summarize_grants(space);
         }
-        space.set_granted(self.catalog.workspace().granted_blocks(None)?);
+        space.set_granted(self.catalog.workspace()?.granted_blocks(None)?);
         for row in self.catalog.space().ags_changed_since(seq)? {
             let summary = AgSummary {
                 used_blocks: row.used_blocks,

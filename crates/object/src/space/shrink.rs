@@ -62,7 +62,12 @@ impl EngineSegments<'_> {
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<ShrinkReport> {
         self.workspace().require_parent(NO_MOVES)?;
-        if self.catalog.workspace().oldest_transaction_pin()?.is_some() {
+        if self
+            .catalog
+            .workspace()?
+            .oldest_transaction_pin()?
+            .is_some()
+        {
             return Err(Error::new(
                 ErrorKind::Busy,
                 "long transactions are open and keep what lies there; commit or abort them \
@@ -182,7 +187,7 @@ impl EngineSegments<'_> {
     fn require_unheld(&self, goal: u64, is_wanted: bool, floors: &Floors) -> Result<()> {
         let Some(held) = self
             .catalog
-            .retention()
+            .retention()?
             .history_horizon(self.now_ns())?
             .held
         else {
@@ -204,7 +209,7 @@ impl EngineSegments<'_> {
         if !is_in_the_way {
             return Ok(());
         }
-        let snapshots = self.catalog.history().snapshots()?;
+        let snapshots = self.catalog.history()?.snapshots()?;
         let holder = match snapshots.iter().find(|snapshot| snapshot.seq == held) {
             Some(snapshot) => format!("snapshot '{}'", snapshot.name),
             None => "a reader of the past".into(),

@@ -96,7 +96,7 @@ pub fn open_client(host: &Arc<Engine>, client: ClientHandle) -> Result<Arc<Engin
         is_extension: true,
         ..CatalogOptions::default()
     };
-    let catalog = larder_catalog::open_client(&host.session.directory, &options, client)?;
+    let catalog = larder_catalog::open_client(&host.session.directory, &options, client)?.into();
     let writer_lock = WriterLock::open_in(&host.session.directory)?;
     Ok(assemble_private(host, catalog, writer_lock))
 }
@@ -127,7 +127,7 @@ impl EngineClient<'_> {
     /// a new moment.
     pub fn in_moment<T>(&self, is_new: bool, work: impl FnOnce() -> Result<T>) -> Result<T> {
         self.pin()?;
-        self.catalog.client().in_one_moment(|| {
+        self.catalog.client()?.in_one_moment(|| {
             self.learn_moment(is_new)?;
             work()
         })?
@@ -137,7 +137,7 @@ impl EngineClient<'_> {
         let private = self.short_transaction().private()?;
         self.check_running()?;
         private.host.check_running()?;
-        let is_other = self.catalog.foreign_change()?;
+        let is_other = self.catalog.foreign()?.foreign_change()?;
         let mut state = lock(&private.state);
         if state.is_known && !is_new && !is_other {
             return Ok(());
@@ -168,7 +168,7 @@ impl EngineClient<'_> {
                 require_other_thread(&self.session.path)?;
                 let wait_max = self
                     .catalog
-                    .client()
+                    .client()?
                     .client_busy_timeout()?
                     .max(WRITER_LOCK_WAIT_MIN);
                 self.writer_lock
@@ -209,7 +209,7 @@ impl EngineClient<'_> {
     /// Takes the write lock in the client's transaction, and part in its end. Without one, this is
     /// one, with its commit. [`ErrorKind::Conflict`] when what it has read is not the present.
     pub fn enlist(&self) -> Result<()> {
-        match self.catalog.client().enlist()? {
+        match self.catalog.client()?.enlist()? {
             true => Ok(()),
             false => {
                 let why = "others have changed the database since this transaction began to read; \
@@ -262,14 +262,14 @@ impl EngineClient<'_> {
 
     /// Before the commit of the client's transaction: all that it has changed is of one moment.
     pub fn note_moment(&self) -> Result<()> {
-        Ok(self.catalog.client().note_client_moment()?)
+        Ok(self.catalog.client()?.note_client_moment()?)
     }
 
     /// The client's transaction has ended, if it had one. `is_reading`: another statement of it
     /// still reads.
     pub fn end(&self, is_reading: bool) {
         if let Some(private) = &self.private {
-            self.catalog.client().forget_client_moment();
+            self.catalog.forget_client_moment();
             self.unlock_writer();
             private.end_change(!is_reading);
         }
@@ -326,9 +326,9 @@ impl EngineClient<'_> {
         // SESSION-4: others may have been born before this hold of the writer lock.
         lock(&self.group).has_others = true;
         let horizon = self.expiry().horizon()?;
-        let is_worth_it = self.catalog.retention().has_retired_by(&horizon.kept)?
+        let is_worth_it = self.catalog.retention()?.has_retired_by(&horizon.kept)?
             || (self.expiry().is_prune_due()?
-                && self.catalog.retention().has_past_by(&horizon.kept)?);
+                && self.catalog.retention()?.has_past_by(&horizon.kept)?);
         let mut kept = horizon.kept.clone();
         if is_worth_it {
             let set = ChangeSet {
@@ -338,7 +338,7 @@ impl EngineClient<'_> {
             };
             let _one_at_a_time = self.commit_lock.lock();
             loop {
-                let Some(outcome) = self.catalog.client().commit_if_free(&set)? else {
+                let Some(outcome) = self.catalog.client()?.commit_if_free(&set)? else {
                     return Ok(());
                 };
                 kept = outcome.reclaim_horizon.unwrap_or(kept);
@@ -346,7 +346,7 @@ impl EngineClient<'_> {
                 if !outcome.has_more || self.writer_lock.is_wanted() {
                     break;
                 }
-                self.catalog.checkpoint(CheckpointKind::Passive)?; // TIME-9
+                self.catalog.log()?.checkpoint(CheckpointKind::Passive)?; // TIME-9
             }
             if horizon.kept.passes(&kept) {
                 self.expiry().look_anew(); // Or the next one would wish for the same.
@@ -365,7 +365,7 @@ impl EngineClient<'_> {
 
     /// Before the client's connection closes.
     pub fn forget_compiled(&self) {
-        self.catalog.client().forget_compiled();
+        self.catalog.forget_compiled();
     }
 }
 

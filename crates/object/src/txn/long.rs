@@ -97,7 +97,7 @@ pub fn begin_transaction(parent: &Path, label: &str, is_bound: bool) -> Result<T
         let (row, ranges, (workspace, owner)) = {
             let _alone = engine.alone()?;
             engine.commits().commit_now()?;
-            let (row, ranges) = engine.catalog.workspace().begin_transaction(
+            let (row, ranges) = engine.catalog.workspace()?.begin_transaction(
                 std::process::id(),
                 label,
                 is_bound,
@@ -118,7 +118,7 @@ pub fn begin_transaction(parent: &Path, label: &str, is_bound: bool) -> Result<T
         };
         let copied = engine
             .catalog
-            .workspace()
+            .workspace()?
             .copy_to_workspace(&workspace, &row, &ranges);
         if let Err(error) = copied {
             let seal = seal(&parent, row.id)?;
@@ -145,9 +145,7 @@ pub fn commit_transaction(parent: &Path, id: u64) -> Result<TransactionOutcome> 
             io_error(format!("cannot open {}", path.display()), error)
         })?;
         let merged =
-            (engine.catalog)
-                .workspace()
-                .merge_workspace(&workspace, id, engine.now_ns())?;
+            (engine.catalog.workspace()?).merge_workspace(&workspace, id, engine.now_ns())?;
         // Another connection did that: it is as foreign as if another process had.
         engine.sessions().notice_foreign()?;
         engine.space().sync_space()?;
@@ -190,7 +188,7 @@ pub fn abort_transaction(parent: &Path, id: u64) -> Result<()> {
 pub fn list_transactions(parent: &Path) -> Result<Vec<TransactionInfo>> {
     let parent = open_directory(&canonical(parent)?)?;
     visit(&parent, true, |engine| {
-        let open = engine.catalog.workspace().transactions()?.into_iter();
+        let open = engine.catalog.workspace()?.transactions()?.into_iter();
         let infos = open.filter(|row| !is_abandoned(&parent, row)).map(|row| {
             Ok(TransactionInfo {
                 id: row.id,
@@ -200,7 +198,7 @@ pub fn list_transactions(parent: &Path) -> Result<Vec<TransactionInfo>> {
                 begun_ns: row.begun_ns,
                 is_bound: row.is_bound,
                 is_open: matches!(try_seal(&parent, row.id)?, Sealing::Open),
-                granted_bytes: (engine.catalog.workspace().granted_blocks(Some(row.id))?)
+                granted_bytes: (engine.catalog.workspace()?.granted_blocks(Some(row.id))?)
                     .saturating_mul(BLOCK_BYTES),
             })
         });
@@ -233,7 +231,7 @@ fn visit<T>(
 impl EngineWorkspace<'_> {
     /// The catalog and the place agree on what this is.
     pub(crate) fn check_workspace(&self) -> Result<()> {
-        if self.catalog.workspace().id() == self.transaction() {
+        if self.catalog.workspace()?.id() == self.transaction() {
             return Ok(());
         }
         Err(Error::new(
@@ -258,7 +256,7 @@ impl EngineWorkspace<'_> {
         match self.session.workspace {
             None => free.space.quarantine(extent),
             Some(_) => {
-                for (part, is_granted) in self.catalog.workspace().grants().parts(extent) {
+                for (part, is_granted) in self.catalog.grants().parts(extent) {
                     if is_granted {
                         free.space.quarantine(part); // WORKSPACE-8
                     }
@@ -295,8 +293,8 @@ impl EngineWorkspace<'_> {
 
     /// What is free of each AG that has grants.
     pub(crate) fn summarize_grants(&self, space: &mut Space) -> Result<()> {
-        self.catalog.workspace().reload_grants()?;
-        let grants = self.catalog.workspace().grants();
+        self.catalog.workspace()?.reload_grants()?;
+        let grants = self.catalog.grants();
         let mut ags: Vec<(SegmentIndex, u64)> = (grants.extents().iter())
             .map(|extent| (extent.segment, extent.ag_index()))
             .collect();
@@ -330,7 +328,7 @@ impl EngineWorkspace<'_> {
         if self.session.workspace.is_none() {
             return held;
         }
-        let grants = self.catalog.workspace().grants();
+        let grants = self.catalog.grants();
         let whole = Extent::new(segment, ag * AG_BLOCKS, AG_BLOCKS);
         let outside = grants
             .parts(whole)
@@ -349,7 +347,7 @@ impl EngineWorkspace<'_> {
         let Some(workspace) = &self.session.workspace else {
             return Ok(false);
         };
-        let granted: u64 = (self.catalog.workspace().grants().extents().iter())
+        let granted: u64 = (self.catalog.grants().extents().iter())
             .map(|extent| extent.block_count)
             .sum();
         let step = (granted / 4)
@@ -364,7 +362,7 @@ impl EngineWorkspace<'_> {
         // together.
         let mut free = self.free_space();
         let known = self.catalog.space().segments()?.len() as u32;
-        self.catalog.workspace().add_grants(&extents, &segments)?;
+        self.catalog.workspace()?.add_grants(&extents, &segments)?;
         self.add_full_segments(&mut free.space, known)?;
         for extent in extents {
             free.space.quarantine(extent);
@@ -383,7 +381,7 @@ impl EngineWorkspace<'_> {
         let known = lock(&workspace.ino_ends).get(&store).copied();
         let end = match known {
             Some(end) => end,
-            None => self.catalog.workspace().ino_end(store)?,
+            None => self.catalog.workspace()?.ino_end(store)?,
         };
         lock(&workspace.ino_ends).insert(store, end);
         if next < end {
@@ -394,13 +392,13 @@ impl EngineWorkspace<'_> {
             let _alone = engine.alone()?;
             engine.commits().commit_now()?;
             engine.workspace().require_transaction(workspace.id)?;
-            let ranges = engine.catalog.workspace().give_inos(engine.now_ns())?;
+            let ranges = engine.catalog.workspace()?.give_inos(engine.now_ns())?;
             engine
                 .workspace()
                 .adopt_commit(engine.catalog.tables().commit_seq()?)?;
             Ok(ranges)
         })?;
-        self.catalog.workspace().set_ino_ranges(&ranges)?;
+        self.catalog.workspace()?.set_ino_ranges(&ranges)?;
         Ok(self.catalog.stores().next_ino(store)?.0)
     }
 
@@ -425,7 +423,7 @@ impl EngineWorkspace<'_> {
     fn require_transaction(&self, id: u64) -> Result<TransactionRow> {
         let found = self
             .catalog
-            .workspace()
+            .workspace()?
             .transactions()?
             .into_iter()
             .find(|row| row.id == id);
@@ -443,7 +441,7 @@ impl EngineWorkspace<'_> {
         self.require_transaction(id)?;
         let seq = self
             .catalog
-            .workspace()
+            .workspace()?
             .end_transaction(id, self.now_ns())?;
         self.adopt_commit(seq)
     }
@@ -467,7 +465,7 @@ impl EngineWorkspace<'_> {
         };
         let numbers = names.iter().filter_map(|name| name.to_str()?.parse().ok());
         let ids: Vec<u64> = numbers.collect();
-        let open = self.catalog.workspace().transactions()?;
+        let open = self.catalog.workspace()?.transactions()?;
         let is_over = |id: u64| match open.iter().find(|row| row.id == id) {
             Some(row) => is_abandoned(&self.session.directory, row),
             None => true,
@@ -501,7 +499,7 @@ impl EngineWorkspace<'_> {
     fn sweep_locked(&self, ids: &[u64]) -> Result<Option<(SegmentIndex, u64)>> {
         let mut lengths = Vec::new();
         self.commits().commit_now()?;
-        let open = self.catalog.workspace().transactions()?;
+        let open = self.catalog.workspace()?.transactions()?;
         for row in &open {
             if !is_abandoned(&self.session.directory, row) {
                 continue;
@@ -511,7 +509,7 @@ impl EngineWorkspace<'_> {
             };
             let seq = self
                 .catalog
-                .workspace()
+                .workspace()?
                 .end_transaction(row.id, self.now_ns())?;
             self.adopt_commit(seq)?;
             lengths.extend(find_length(&self.session.directory, row.id));

@@ -109,7 +109,7 @@ pub fn open_private(host: &Arc<Engine>, is_shell: bool) -> Result<Arc<Engine>> {
     host.check_running()?;
     let catalog_options = host.session.options.for_catalog();
     let catalog = Catalog::open_private_in(&host.session.directory, &catalog_options, is_shell)?;
-    catalog.sessions().announce_changes(); // FOREIGN-2
+    catalog.foreign()?.announce_changes(); // FOREIGN-2
     let nudged = Arc::clone(host);
     let nudge = Box::new(move || match nudged.writer_lock.is_held() {
         true => nudged.commits().hand_over(),
@@ -173,7 +173,7 @@ impl<'e> EngineShortTransaction<'e> {
 
     fn begin_at_present(&self, private: &Private, state: &mut State, stage: Stage) -> Result<()> {
         // The snapshot is at least as new, and all of it is known below.
-        let generation = self.catalog.sessions().generation();
+        let generation = self.catalog.foreign()?.generation();
         let is_new = self.open_at_present(private, state, stage)?;
         self.cache.begin_time();
         if is_new || !state.is_known {
@@ -194,8 +194,8 @@ impl<'e> EngineShortTransaction<'e> {
             host.session.readers.give_back(old);
         }
         let is_new = match stage {
-            Stage::Writing => self.catalog.transaction().begin_immediate()?,
-            Stage::Reading | Stage::Idle => self.catalog.transaction().begin_snapshot()?,
+            Stage::Writing => self.catalog.transaction()?.begin_immediate()?,
+            Stage::Reading | Stage::Idle => self.catalog.transaction()?.begin_snapshot()?,
         };
         state.stage = stage;
         Ok(is_new)
@@ -277,7 +277,7 @@ impl<'e> EngineShortTransaction<'e> {
         let begun = match state.stage {
             Stage::Idle if state.left.is_some() => self.renew(private, &mut state, Stage::Writing),
             Stage::Idle => self.begin_at_present(private, &mut state, Stage::Writing),
-            Stage::Reading => match self.catalog.transaction().take_write_lock() {
+            Stage::Reading => match self.catalog.transaction()?.take_write_lock() {
                 Ok(true) => Ok(()),
                 Ok(false) => self.renew(private, &mut state, Stage::Writing),
                 // It can go on reading.
@@ -300,7 +300,7 @@ impl<'e> EngineShortTransaction<'e> {
     }
 
     fn forget_stage(&self, private: &Private, state: &mut State) {
-        if let Err(error) = self.catalog.transaction().roll_back() {
+        if let Err(error) = self.catalog.roll_back() {
             tracing::warn!("the end of a transaction: {error}");
         }
         state.stage = Stage::Idle;
@@ -338,7 +338,7 @@ impl<'e> EngineShortTransaction<'e> {
         self.flush_to_catalog()?;
         let mut state = lock(&private.state);
         self.catalog
-            .transaction()
+            .transaction()?
             .set_savepoint(state.savepoints.len())?;
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let savepoint = Savepoint(COUNT.fetch_add(1, Ordering::Relaxed));
@@ -352,7 +352,7 @@ impl<'e> EngineShortTransaction<'e> {
         let is_writing = {
             let mut state = lock(&private.state);
             let at = find_savepoint(&state, savepoint)?;
-            self.catalog.transaction().roll_back_to(at)?;
+            self.catalog.transaction()?.roll_back_to(at)?;
             state.savepoints.truncate(at + 1);
             state.stage == Stage::Writing
         };
@@ -370,7 +370,7 @@ impl<'e> EngineShortTransaction<'e> {
         self.flush_to_catalog()?;
         let mut state = lock(&private.state);
         let at = find_savepoint(&state, savepoint)?;
-        self.catalog.transaction().release_savepoint(at)?;
+        self.catalog.transaction()?.release_savepoint(at)?;
         state.savepoints.truncate(at);
         Ok(())
     }
@@ -424,7 +424,7 @@ impl<'e> EngineShortTransaction<'e> {
         };
         is_lost
             || self.check_running().is_err()
-            || (stage != Stage::Idle && !self.catalog.transaction().is_in_transaction())
+            || (stage != Stage::Idle && !self.catalog.is_in_transaction())
     }
 
     /// A flush of segments that can wait until the transaction's commit (`PRIVATE-2`).
@@ -517,7 +517,7 @@ impl<'e> EngineShortTransaction<'e> {
     fn end(&self, private: &Private, is_undone: bool) -> Ended {
         let mut state = lock(&private.state);
         let was_writing = state.stage == Stage::Writing;
-        if let Err(error) = self.catalog.transaction().roll_back() {
+        if let Err(error) = self.catalog.roll_back() {
             tracing::warn!("the end of a transaction: {error}");
         }
         state.stage = Stage::Idle;

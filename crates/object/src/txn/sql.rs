@@ -12,12 +12,12 @@ impl EngineSql<'_> {
     /// others. Who asks for it keeps that commit readable ([`crate::open_as_of`]). The user's
     /// columns also as plain SQL left them after it up to the time `at_ns`.
     pub fn show_past(&self, seq: CommitSeq, at_ns: i64) -> Result<()> {
-        Ok(self.catalog.sql().show_past(seq, at_ns)?)
+        Ok(self.catalog.sql()?.show_past(seq, at_ns)?)
     }
 
     /// The statement of `sql` that begins at byte `at`, before it runs; `None` when none is left.
     pub fn inspect_sql(&self, sql: &str, at: usize) -> Result<Option<SqlStatement>> {
-        Ok(self.catalog.sql().inspect(sql, at)?)
+        Ok(self.catalog.sql()?.inspect(sql, at)?)
     }
 
     /// Runs a statement in the transaction: it sees what the transaction has done to files, and
@@ -40,7 +40,7 @@ impl EngineSql<'_> {
         self.note_rows_read();
         let outcome = self
             .catalog
-            .sql()
+            .sql()?
             .run(sql, statement, parameters, Some(files), on_row);
         if !statement.is_read_only {
             // Also after an error: what functions have read meanwhile was taken back with the
@@ -57,7 +57,7 @@ impl EngineSql<'_> {
     pub fn is_cascade(&self, sql: &str, statement: &SqlStatement, error: &Error) -> Result<bool> {
         let cause = std::error::Error::source(error).and_then(|cause| cause.downcast_ref());
         match cause {
-            Some(cause) => Ok(self.catalog.sql().is_cascade(sql, statement, cause)?),
+            Some(cause) => Ok(self.catalog.sql()?.is_cascade(sql, statement, cause)?),
             None => Ok(false),
         }
     }
@@ -75,9 +75,9 @@ impl EngineSql<'_> {
         self.short_transaction().flush_to_catalog()?;
         let taken = self
             .catalog
-            .sql()
+            .sql()?
             .find_cascades(sql, statement, parameters, Some(files))?;
-        self.catalog.sql().detach(&taken)?;
+        self.catalog.sql()?.detach(&taken)?;
         let mut names = Vec::new();
         for (store, ino) in taken {
             let parents = self.catalog.tables().parents(store, ino)?.into_iter();
@@ -103,6 +103,6 @@ impl EngineSql<'_> {
         if !statement.is_read_only {
             self.short_transaction().note_changed_beside()?;
         }
-        Ok(self.catalog.sql().run(sql, statement, &[], None, on_row)?)
+        Ok(self.catalog.sql()?.run(sql, statement, &[], None, on_row)?)
     }
 }

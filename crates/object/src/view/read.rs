@@ -366,7 +366,7 @@ impl<'v> ViewMaps<'v> {
         debug_assert!(state.content.map.is_unread(), "REDO-2");
         // What this session knows of pieces and redo rows is of its last look, and what is read
         // here may be newer: a file that another session has just made may be nothing else.
-        let is_unknown = self.foreign.has_moved(self.catalog.sessions().generation());
+        let is_unknown = self.foreign.has_moved(self.catalog.foreign()?.generation());
         let may_have_pieces = is_unknown || self.may_have_pieces.load(Ordering::SeqCst);
         // What has blocks has no inline row: one commit puts the first and drops the second.
         if state.row.block_count == 0 || may_have_pieces {

@@ -43,7 +43,7 @@ impl View {
 
     /// The user columns of a store.
     pub fn user_columns(&self, store: StoreId) -> Result<Vec<String>> {
-        let columns = self.catalog.temporal().user_columns(store)?;
+        let columns = self.catalog.temporal()?.user_columns(store)?;
         if let Some(read) = self.read_set() {
             let mut known = lock(&read.columns);
             known.entry(store).or_insert_with(|| columns.clone());
@@ -54,6 +54,6 @@ impl View {
     /// The value of a user column, as text or bytes; `None` for NULL.
     pub fn user_column(&self, store: StoreId, ino: Ino, column: &str) -> Result<Option<Vec<u8>>> {
         self.note_rows_read();
-        Ok(self.catalog.temporal().user_column(store, ino, column)?)
+        Ok(self.catalog.temporal()?.user_column(store, ino, column)?)
     }
 }

@@ -146,7 +146,7 @@ impl<'e> WriteGuard<'e> {
         }
         // NAMES-1
         let steps = std::mem::take(&mut undo.steps);
-        if self.engine.private.is_some() || self.engine.catalog.client().is_clients() {
+        if self.engine.private.is_some() || self.engine.catalog.is_clients() {
             return;
         }
         let change = |step: Undo| match step {

@@ -376,7 +376,7 @@ impl EngineNamespace<'_> {
         self.commits().commit_now()?;
         Ok(self
             .catalog
-            .temporal()
+            .temporal()?
             .set_user_column(store, ino, column, value)?)
     }
 }

@@ -180,7 +180,7 @@ impl EngineRules<'_> {
         };
         let pending = self.rules.rows();
         let ask = |before: &ChangeSet| {
-            let tried = self.catalog.rules().try_rows(&pending, before, &changes);
+            let tried = self.catalog.rules()?.try_rows(&pending, before, &changes);
             tried.map_err(|error| self.refused_by_rule(error, &changes, &pending))
         };
         let before = asked.before;

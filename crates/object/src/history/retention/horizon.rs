@@ -94,7 +94,7 @@ impl EngineExpiry<'_> {
     /// reclaims.)
     pub(crate) fn learn_holds(&self) -> Result<()> {
         let known = lock(&self.history.clock).found.held;
-        if known.is_some() && self.catalog.history().oldest_held()? != known {
+        if known.is_some() && self.catalog.history()?.oldest_held()? != known {
             self.look_anew();
         }
         Ok(())
@@ -121,7 +121,7 @@ impl EngineExpiry<'_> {
             .looked
             .is_some_and(|(at, next)| (at..next).contains(&now_ns));
         if !is_fresh {
-            let found = self.catalog.retention().history_horizon(now_ns)?;
+            let found = self.catalog.retention()?.history_horizon(now_ns)?;
             clock.is_spent = false;
             let step = (found.shortest_ns / STEPS).max(STEP_NS_MIN);
             clock.kept_blocks = self.count_kept(&found)?;
@@ -137,8 +137,8 @@ impl EngineExpiry<'_> {
     /// Finds out whether others have left steps (`TIME-9`): then the background goes on with them.
     pub(crate) fn note_left_steps(&self) -> Result<()> {
         let horizons = self.retention_horizons()?;
-        let is_left = self.catalog.retention().has_retired_by(&horizons)?
-            || self.catalog.retention().has_past_by(&horizons)?;
+        let is_left = self.catalog.retention()?.has_retired_by(&horizons)?
+            || self.catalog.retention()?.has_past_by(&horizons)?;
         self.history.is_left.store(is_left, Ordering::SeqCst);
         Ok(())
     }
@@ -197,13 +197,13 @@ impl EngineExpiry<'_> {
             return Ok(false);
         }
         // What is held may have changed since the clock looked.
-        let horizon = self.catalog.retention().history_horizon(self.now_ns())?;
+        let horizon = self.catalog.retention()?.history_horizon(self.now_ns())?;
         let least = self.free_space().space.capacity_blocks() / EXPIRY_DIVISOR;
         let found = match horizon.is_all_guaranteed() {
             true => None, // TIME-4
             false => self
                 .catalog
-                .retention()
+                .retention()?
                 .find_retired(blocks.max(least), &horizon)?,
         };
         let mut clock = lock(&self.history.clock);
@@ -296,7 +296,7 @@ impl EngineExpiry<'_> {
         match self.large_history().filter(|_| is_partly_spare) {
             None => Ok(0),
             Some((retired, _)) => {
-                Ok(retired.saturating_sub(self.catalog.retention().spare_blocks(found)?))
+                Ok(retired.saturating_sub(self.catalog.retention()?.spare_blocks(found)?))
             }
         }
     }
@@ -338,7 +338,7 @@ impl EngineExpiry<'_> {
         }
         let horizons = self.retention_horizons()?;
         let has_moved = !self.free_space().moved_away.is_empty();
-        Ok(has_moved || self.catalog.retention().has_retired_by(&horizons)?)
+        Ok(has_moved || self.catalog.retention()?.has_retired_by(&horizons)?)
     }
 
     /// Blocks that a commit or two set free: what was moved away from, and without history all that
@@ -496,7 +496,7 @@ impl EnginePast<'_> {
         let is_wanted = self.expiry().keeps_history()
             && !self.session.options.is_extension
             && !self.is_readonly()
-            && self.catalog.temporal().has_unsequenced_changes()?;
+            && self.catalog.temporal()?.has_unsequenced_changes()?;
         if !is_wanted {
             return Ok(());
         }
@@ -511,7 +511,7 @@ impl EnginePast<'_> {
         self.history().settle_rows();
         if let Some(seq) = self
             .catalog
-            .temporal()
+            .temporal()?
             .commit_unsequenced_changes(self.now_ns())?
         {
             self.known_seq.store(seq.0, Ordering::SeqCst);
@@ -527,7 +527,7 @@ impl EnginePast<'_> {
         self.commit_unsequenced_changes()?;
         Ok(self
             .catalog
-            .history()
+            .history()?
             .create_snapshot(name, self.now_ns())?)
     }
 
@@ -539,7 +539,7 @@ impl EnginePast<'_> {
         let now_ns = self.now_ns();
         Ok(self
             .catalog
-            .history()
+            .history()?
             .snapshot_moment(name, moment, now_ns)?)
     }
 
@@ -547,7 +547,7 @@ impl EnginePast<'_> {
     pub fn destroy_snapshot(&self, name: &str) -> Result<()> {
         {
             let _edit = self.edit()?;
-            self.catalog.history().destroy_snapshot(name)?;
+            self.catalog.history()?.destroy_snapshot(name)?;
             self.expiry().look_anew();
         }
         self.retention().end_kept_in_vain()
@@ -556,13 +556,13 @@ impl EnginePast<'_> {
     /// Holds a snapshot under a tag.
     pub fn hold_snapshot(&self, name: &str, tag: &str) -> Result<()> {
         let _edit = self.edit()?;
-        Ok(self.catalog.history().hold_snapshot(name, tag)?)
+        Ok(self.catalog.history()?.hold_snapshot(name, tag)?)
     }
 
     /// Ends a hold.
     pub fn release_snapshot(&self, name: &str, tag: &str) -> Result<()> {
         let _edit = self.edit()?;
-        Ok(self.catalog.history().release_snapshot(name, tag)?)
+        Ok(self.catalog.history()?.release_snapshot(name, tag)?)
     }
 }
 

@@ -125,17 +125,17 @@ impl EngineRetention<'_> {
     /// What history takes, by store: just what [`EngineRetention::prune`] of all of it would free,
     /// without destroying snapshots. Cost: reads the rows of the history.
     pub fn history_report(&self) -> Result<HistoryReport> {
-        let retention = self.catalog.retention().retentions()?.default;
-        let (begins_seq, begins_ns) = self.catalog.history().history_begins()?;
+        let retention = self.catalog.retention()?.retentions()?.default;
+        let (begins_seq, begins_ns) = self.catalog.history()?.history_begins()?;
         let newest = self.catalog.tables().commit_seq()?;
-        let snapshots = self.catalog.history().snapshots()?;
+        let snapshots = self.catalog.history()?.snapshots()?;
         let (cut, blocked_by) = self.limit(&RetentionHorizons::even(newest), &snapshots)?;
         Ok(HistoryReport {
             retention,
             own: self.store_retentions(&RetentionHorizons::default(), (begins_seq, begins_ns))?,
             begins_seq,
             begins_ns,
-            stores: self.name_stores(self.catalog.retention().history_use(&cut)?)?,
+            stores: self.name_stores(self.catalog.retention()?.history_use(&cut)?)?,
             pages: self.catalog.survey().retired_pages(cut.base())?,
             blocked_by,
         })
@@ -149,9 +149,9 @@ impl EngineRetention<'_> {
         let newest = self.catalog.tables().commit_seq()?;
         let (cut, _) = self.limit(
             &RetentionHorizons::even(newest),
-            &self.catalog.history().snapshots()?,
+            &self.catalog.history()?.snapshots()?,
         )?;
-        Ok((self.catalog.retention().retired_blocks_by(&cut)?).saturating_mul(BLOCK_BYTES))
+        Ok((self.catalog.retention()?.retired_blocks_by(&cut)?).saturating_mul(BLOCK_BYTES))
     }
 
     /// Lets history go (`TIME-6`). Errors: [`ErrorKind::InvalidInput`] without history, for a
@@ -161,7 +161,7 @@ impl EngineRetention<'_> {
         self.past().require_history()?;
         let edit = self.edit()?;
         self.commits().commit_now()?;
-        let mut left = self.catalog.history().snapshots()?;
+        let mut left = self.catalog.history()?.snapshots()?;
         let mut destroyed = Vec::with_capacity(options.destroys.len());
         for name in &options.destroys {
             let found = left
@@ -194,12 +194,12 @@ impl EngineRetention<'_> {
             let _one_at_a_time = self.commit_lock.lock();
             self.name_sharers()?; // HISTORY-8; a dry run counts by them too.
         }
-        let freed = self.name_stores(self.catalog.retention().history_use(&cut)?)?;
+        let freed = self.name_stores(self.catalog.retention()?.history_use(&cut)?)?;
         let (begins_seq, begins_ns) = self
             .catalog
-            .retention()
+            .retention()?
             .moment_of(cut.base())?
-            .max(self.catalog.history().history_begins()?);
+            .max(self.catalog.history()?.history_begins()?);
         let mut report = PruneReport {
             is_dry: options.is_dry,
             destroyed,
@@ -215,9 +215,9 @@ impl EngineRetention<'_> {
             return Ok(report);
         }
         for row in &report.destroyed {
-            self.catalog.history().destroy_snapshot(&row.name)?;
+            self.catalog.history()?.destroy_snapshot(&row.name)?;
         }
-        self.catalog.retention().give_up_history(&cut)?; // TIME-6
+        self.catalog.retention()?.give_up_history(&cut)?; // TIME-6
         self.expiry().give_up_until(cut.base());
         drop(edit);
         report.is_waiting = !self.settle_history(&cut)?;
@@ -233,7 +233,11 @@ impl EngineRetention<'_> {
         let seq = match cut {
             PruneCut::All => self.known_seq(),
             PruneCut::Retention => {
-                let retained = self.catalog.retention().history_horizon(now_ns)?.retained();
+                let retained = self
+                    .catalog
+                    .retention()?
+                    .history_horizon(now_ns)?
+                    .retained();
                 return Ok(match store {
                     None => retained,
                     Some(store) => RetentionHorizons::of_one(store, retained.of(store)),
@@ -241,12 +245,12 @@ impl EngineRetention<'_> {
             }
             // Before all that can be read: nothing is so old.
             PruneCut::OlderThan(Moment::At(at_ns)) if *at_ns <= now_ns => {
-                match self.catalog.history().find_moment(*at_ns)? {
+                match self.catalog.history()?.find_moment(*at_ns)? {
                     Some((seq, _)) => seq,
-                    None => self.catalog.history().history_begins()?.0,
+                    None => self.catalog.history()?.history_begins()?.0,
                 }
             }
-            PruneCut::OlderThan(moment) => self.catalog.past().resolve_moment(moment, now_ns)?.0,
+            PruneCut::OlderThan(moment) => self.catalog.past()?.resolve_moment(moment, now_ns)?.0,
         };
         Ok(match store {
             None => RetentionHorizons::even(seq),
@@ -261,11 +265,11 @@ impl EngineRetention<'_> {
         wanted: &RetentionHorizons,
         snapshots: &[SnapshotRow],
     ) -> Result<(RetentionHorizons, Option<String>)> {
-        let readers = self.catalog.retention().past_readers()?;
+        let readers = self.catalog.retention()?.past_readers()?;
         let holds: Vec<CommitSeq> = (snapshots.iter().map(|row| row.seq))
             .chain(readers.iter().map(|(_, seq)| *seq))
             .collect();
-        let cuts = self.catalog.retention().limit_cuts(wanted, &holds)?;
+        let cuts = self.catalog.retention()?.limit_cuts(wanted, &holds)?;
         if !wanted.passes(&cuts) {
             return Ok((cuts, None));
         }
@@ -299,11 +303,11 @@ impl EngineRetention<'_> {
         cuts: &RetentionHorizons,
         begins: (CommitSeq, i64),
     ) -> Result<Vec<StoreRetention>> {
-        let retentions = self.catalog.retention().retentions()?;
+        let retentions = self.catalog.retention()?.retentions()?;
         let stores = self.catalog.stores().rows()?;
         let mut found = Vec::new();
-        for (store, seq, at_ns) in self.catalog.retention().store_beginnings()? {
-            let goes_to = self.catalog.retention().moment_of(cuts.of(store))?;
+        for (store, seq, at_ns) in self.catalog.retention()?.store_beginnings()? {
+            let goes_to = self.catalog.retention()?.moment_of(cuts.of(store))?;
             let (begins_seq, begins_ns) = goes_to.max((seq, at_ns)).max(begins);
             let own = retentions.own(store);
             if own.is_some() || begins_seq > begins.0 {
@@ -331,8 +335,8 @@ impl EngineRetention<'_> {
                 if self.history.has_more() {
                     continue;
                 }
-                if !self.catalog.retention().has_retired_by(cut)?
-                    && !self.catalog.retention().has_past_by(cut)?
+                if !self.catalog.retention()?.has_retired_by(cut)?
+                    && !self.catalog.retention()?.has_past_by(cut)?
                 {
                     return Ok(true);
                 }

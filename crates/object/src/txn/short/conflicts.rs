@@ -30,7 +30,7 @@ impl EngineShortTransaction<'_> {
             nodes: self.read_nodes()?,
             savepoints: std::mem::take(&mut state.savepoints),
         };
-        self.catalog.transaction().roll_back()?;
+        self.catalog.roll_back()?;
         state.stage = Stage::Idle;
         Ok(left)
     }
@@ -63,7 +63,7 @@ impl EngineShortTransaction<'_> {
         }
         for savepoint in savepoints {
             self.catalog
-                .transaction()
+                .transaction()?
                 .set_savepoint(state.savepoints.len())?;
             state.savepoints.push(savepoint);
         }
@@ -155,7 +155,7 @@ impl EngineShortTransaction<'_> {
     fn find_changed_columns(&self) -> Result<Option<String>> {
         let read = self.read_set().map(ReadSet::columns).unwrap_or_default();
         for (store, columns) in read {
-            if self.catalog.temporal().user_columns(store)? != columns {
+            if self.catalog.temporal()?.user_columns(store)? != columns {
                 return Ok(Some(format!(
                     "the columns of the table of store {store} have changed after the transaction \
                      read them"
@@ -266,7 +266,7 @@ mod tests {
             false,
         )
         .unwrap();
-        catalog.sessions().announce_changes();
+        catalog.foreign().unwrap().announce_changes();
         let writer_lock = host
             .writer_lock
             .open_beside(&host.session.directory, Box::new(|| Ok(())))
