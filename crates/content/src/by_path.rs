@@ -49,15 +49,14 @@ impl<'d> Files<'d> {
         // does.
         let parts = split_path(path)?;
         let main = NodeId::ROOT;
-        if !parts.is_empty()
-            && path.last() != Some(&b'/')
-            && !self.database.has_mounts()
-            && self
-                .database
-                .shared_provider(main.store)?
-                .read_named(main.ino, &parts, buffer)?
-        {
-            return Ok(());
+        if !parts.is_empty() && path.last() != Some(&b'/') && !self.database.has_mounts() {
+            let provider = self.database.shared_provider(main.store)?;
+            match provider.read_named(main.ino, &parts, buffer) {
+                Ok(true) => return Ok(()),
+                Ok(false) => {}
+                Err(error) if error.kind() == ErrorKind::NotFound => {} // As in `at`.
+                Err(error) => return Err(error),
+            }
         }
         self.at(path, |node| {
             self.database
