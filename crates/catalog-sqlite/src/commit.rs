@@ -26,7 +26,7 @@ use crate::space::holders;
 use crate::space::map_pages;
 use crate::temporal;
 use crate::types::changes::{AttrMask, ChangeSet, CommitOutcome, InodeChange};
-use crate::types::codec::signed;
+use crate::types::codec::{range_start, signed};
 use crate::types::rows::ContentRow;
 use larder_format::checksum::crc32c;
 use larder_format::{CommitSeq, StoreId};
@@ -351,7 +351,7 @@ fn apply_maps(
     let has_triggers = runs_triggers(txn)?;
     for (store, ino, page) in &changes.map_cuts {
         let sql = &stores[store];
-        let from = [signed(ino.0), signed(*page)];
+        let from = [signed(ino.0), range_start(*page)];
         keeper.keep(txn, &sql.keep.pages_from, params![from[0], from[1]])?;
         let (references, key) = (&sql.map_references.pages_from, params![from[0], from[1]]);
         let let_go = keeper.let_go_pages(txn, references, key)?;

@@ -423,7 +423,7 @@ pub(crate) fn find_untold(
 
 impl CatalogForeign<'_> {
     /// A number that is another one after each commit of anybody, ours too; `None`: this catalog
-    /// has none, and [`SqliteCatalog::foreign_change`] is to be asked. A few nanoseconds.
+    /// has none, and [`CatalogForeign::foreign_change`] is to be asked. A few nanoseconds.
     pub fn generation(&self) -> Option<u64> {
         let find = || {
             let is_shared = self.catalog.user.is_none()

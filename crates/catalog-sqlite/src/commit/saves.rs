@@ -27,8 +27,9 @@
 //! remembered until it changes.
 
 use crate::CatalogStores;
+use crate::commit::side_rows::require_no_row;
 use crate::conn::meta::set_guard_switch;
-use crate::error::{At, Result, ignored, require_row};
+use crate::error::{At, CatalogError, Result, ignored, require_row};
 use crate::history::Keeper;
 use crate::schema::attachments::{Attachments, Key};
 use crate::schema::statements::{StoreSql, Stores, insert_inode};
@@ -288,7 +289,16 @@ fn set_first(
     ))
     .and_then(|mut set| set.execute(params![ino, first, signed(keeper.seq.0)]))
     .at(&sql.table)
-    .and_then(|changed| require_row(changed, &sql.table))
+    .and_then(|changed| match changed {
+        1 => Ok(()),
+        _ => {
+            require_no_row(txn, (&sql.table, &sql.inode), params![ino])?;
+            Err(CatalogError::corrupt(format!(
+                "{}: inode {ino} is to be another file and does not exist",
+                sql.table
+            )))
+        }
+    })
 }
 
 /// The saves of a commit in one store.

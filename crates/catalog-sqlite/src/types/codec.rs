@@ -12,6 +12,11 @@ pub(crate) fn signed(value: u64) -> i64 {
     value as i64
 }
 
+/// The first number of a range, of which no row has one above 2⁶³−1.
+pub(crate) fn range_start(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
 /// The unsigned number in a column; a negative one is damage.
 pub(crate) fn unsigned(row: &Row<'_>, index: usize) -> rusqlite::Result<u64> {
     let value: i64 = row.get(index)?;

@@ -338,10 +338,11 @@ impl Tables {
         if is_own || self.find_given(file_id).is_some() {
             return Ok(());
         }
-        require(
-            self.inodes.contains_key(&ino),
-            "inodes: a file has an inode",
-        )?;
+        if !self.inodes.contains_key(&ino) {
+            return Err(CatalogError::corrupt(format!(
+                "inode {ino} is to be another file and does not exist"
+            )));
+        }
         let first = (file_id != ino.0 as i64).then_some(file_id);
         self.set_first(ino, first, seq);
         Ok(())

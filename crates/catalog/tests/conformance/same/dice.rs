@@ -280,7 +280,10 @@ impl<'m> Making<'m> {
     fn pages(&mut self) {
         if self.dice.one_in(4) {
             let (store, ino) = self.object();
-            let page = self.dice.below(PAGES);
+            let page = match self.dice.one_in(8) {
+                true => u64::MAX,
+                false => self.dice.below(PAGES),
+            };
             self.changes.map_cuts.push((store, ino, page));
         }
         let mut written = BTreeSet::new();
