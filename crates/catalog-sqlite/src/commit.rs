@@ -26,7 +26,7 @@ use crate::space::holders;
 use crate::space::map_pages;
 use crate::temporal;
 use crate::types::changes::{AttrMask, ChangeSet, CommitOutcome, InodeChange};
-use crate::types::codec::{range_start, signed};
+use crate::types::codec::{bound, signed};
 use crate::types::rows::ContentRow;
 use larder_format::checksum::crc32c;
 use larder_format::{CommitSeq, StoreId};
@@ -62,7 +62,7 @@ impl SqliteCatalog {
             apply_sides(txn, &stores, changes, &keeper)?;
             apply_pieces(txn, &stores, changes, &keeper)?;
             extents::allocate(txn, seq, &allocated)?;
-            let turned = holders::apply(txn, seq, &changes.shared, &retired)?;
+            let holders = holders::apply(txn, seq, &changes.shared, &retired)?;
             let dropped = holders::drop_live(txn, seq, &dropped)?;
             let step = match &changes.reclaim_horizon {
                 Some(wished) => Some(retention::stores::reclaim(txn, wished, STEP_ROWS)?),
@@ -76,8 +76,8 @@ impl SqliteCatalog {
             reclaimed.extend(extents::reclaim_moved(txn, &changes.moved_away)?);
             let mut ags = AgChanges::default();
             ags.allocate(allocated.iter().map(|(extent, ..)| extent));
-            ags.retire(&turned.retired);
-            ags.revive(turned.revived.iter().map(|(extent, _)| extent));
+            ags.retire(&holders.retired);
+            ags.revive(holders.revived.iter().map(|(extent, _)| extent));
             ags.drop_live(&dropped);
             ags.reclaim(&reclaimed);
             ags.apply(txn, seq)?; // CATALOG-8
@@ -108,8 +108,8 @@ impl SqliteCatalog {
             rows.1 = foreign::newest_row(txn)?;
             Ok(CommitOutcome {
                 seq,
-                retired: turned.retired,
-                revived: turned.revived,
+                retired: holders.retired,
+                revived: holders.revived,
                 reclaimed,
                 reclaim_horizon,
                 has_more,
@@ -351,7 +351,7 @@ fn apply_maps(
     let has_triggers = runs_triggers(txn)?;
     for (store, ino, page) in &changes.map_cuts {
         let sql = &stores[store];
-        let from = [signed(ino.0), range_start(*page)];
+        let from = [signed(ino.0), bound(*page)];
         keeper.keep(txn, &sql.keep.pages_from, params![from[0], from[1]])?;
         let (references, key) = (&sql.map_references.pages_from, params![from[0], from[1]]);
         let let_go = keeper.let_go_pages(txn, references, key)?;

@@ -1,5 +1,5 @@
 //! What every catalog takes and gives, as plain data: the change set of a commit, rows, names,
-//! moments, errors. Nothing here knows where a catalog lies.
+//! moments, errors. Nothing here opens one.
 //!
 //! The catalogs themselves are in the crates above: `larder-catalog-sqlite`, and the one in memory
 //! in `larder-catalog`, which is what the engine sees.

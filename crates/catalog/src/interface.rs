@@ -32,7 +32,6 @@ macro_rules! parts {
             impl $part<'_> {
                 $(
                     $(#[$method_doc])*
-                    #[allow(clippy::too_many_arguments)] // Those of `create` are two rows' columns.
                     pub fn $method(&self $(, $parameter: $type)*) -> $returned {
                         match self.catalog {
                             Catalog::Sqlite(catalog) => catalog.$name().$method($($parameter),*),
@@ -177,6 +176,7 @@ parts! {
         /// [`check_store_name`] and is unique without regard to case; a
         /// database has at most [`STORES_MAX`]. One that has tables of its own is made by a commit,
         /// or a step of the transaction: as of the commits before it is not there.
+        #[allow(clippy::too_many_arguments)] // They are the columns of two rows.
         fn create(
             name: &str,
             provider: &str,
@@ -264,8 +264,8 @@ parts! {
         /// Which tables cannot be read for damage, and what still reads; nothing: all can. Cost:
         /// reads the catalog.
         fn damage() -> Result<Vec<String>>;
-        /// Proves the catalog's structure at one committed moment: SQLite's integrity check, the
-        /// schema, and every rule between tables that SQL can express. Returns one line per
+        /// Proves the catalog's structure at one committed moment: the schema
+        /// and every rule between tables that SQL can express. Returns one line per
         /// finding, at most 100 of each kind; none means sound. Reads everything: seconds per
         /// million files.
         fn check() -> Result<Vec<String>>;

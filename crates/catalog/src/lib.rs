@@ -7,16 +7,17 @@
 //! all.
 //!
 //! # Invariants
-//! * `INTERFACE-1` To the same calls of the core every catalog gives the same answers. *Guard*: the
-//!   conformance suite (`tests/conformance`) puts each of them to the same questions.
+//! * `INTERFACE-1` To the same calls of the core every catalog gives the same answers, but for what
+//!   the header of `memory.rs` names. *Guard*: the conformance suite (`tests/conformance`) puts
+//!   each of them to the same questions.
 //! * `INTERFACE-2` What a catalog has not it refuses by name ([`CatalogError::Unsupported`]) and
 //!   changes nothing. *Guard*: a feature is reached through a method that returns it or that error.
-//! * `INTERFACE-3` Nothing of the database below crosses: no type, no error, no text of it.
-//!   *Guard*: `cargo xtask tidy` knows which crates may use which.
+//! * `INTERFACE-3` No type and no error of rusqlite crosses, and the engine does not use the crates
+//!   below. *Guard*: `cargo xtask tidy` knows which crates may use which.
 //!
 //! # Two ways to commit
 //! [`Catalog::commit`] takes all that a group changes at once; nothing is asked in between, so a
-//! catalog beyond the network can do it in few trips, and again. [`Catalog::transaction`] is for a
+//! catalog beyond the network can do it in few trips. [`Catalog::transaction`] is for a
 //! transaction that interleaves a user's SQL: begin, changes, SQL, savepoints, commit; only its
 //! owner can do that again.
 

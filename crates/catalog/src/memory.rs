@@ -23,7 +23,9 @@
 //! [`ChangeSet::map_shares`](crate::ChangeSet::map_shares) (each map has pages of its own),
 //! [`ChangeSet::now_ns`](crate::ChangeSet::now_ns) and
 //! [`ChangeSet::user`](crate::ChangeSet::user). A reclaim takes all that may go in one step. There
-//! are no columns, triggers or rules of users. Numbers are below 2⁶³.
+//! are no columns, triggers or rules of users. Numbers are below 2⁶³. It counts no shared pages,
+//! and its `check` knows the rules that the test names. An error has the kind of SQLite's, not its
+//! words.
 //!
 //! # Concurrency
 //! One lock around the state; a writer has it while it copies and changes the state.

@@ -5,7 +5,7 @@ use crate::conn::meta::{find_meta, is_guaranteed};
 use crate::error::{At, CatalogError, Result};
 use crate::schema::statements::StoreSql;
 use crate::types::codec::{
-    self, TextOrBlob, range_start, require_checksum, row_limit, rows, signed, unsigned,
+    self, TextOrBlob, bound, require_checksum, row_limit, rows, signed, unsigned,
 };
 use crate::types::names::dirent_order;
 use crate::types::rows::{ContentRow, DatabaseInfo, DirentRow, InodeRow};
@@ -249,7 +249,7 @@ impl CatalogTables<'_> {
         limit: usize,
     ) -> Result<Vec<(u64, Vec<u8>)>> {
         let sql = self.catalog.store_sql(store)?;
-        let key = [signed(ino.0), range_start(from_page), row_limit(limit)];
+        let key = [signed(ino.0), bound(from_page), row_limit(limit)];
         self.catalog.read(|reader| {
             rows(reader, &sql.map_pages, key, |row| {
                 Ok((unsigned(row, 0)?, row.get(1)?))

@@ -4,7 +4,7 @@ use crate::CatalogSpace;
 use crate::error::{At, CatalogError, Result};
 use crate::types::changes::Held;
 pub(crate) use crate::types::codec::extent;
-use crate::types::codec::{row_limit, rows, signed, unsigned};
+use crate::types::codec::{bound, row_limit, rows, signed, unsigned};
 use crate::types::rows::{AgRow, ExtentRow, SegmentRow};
 use larder_format::limits::AG_BLOCKS;
 use larder_format::{CommitSeq, Extent, Ino, SegmentIndex, StoreId};
@@ -39,7 +39,7 @@ impl CatalogSpace<'_> {
         after: Option<(SegmentIndex, u64)>,
         limit: usize,
     ) -> Result<Vec<ExtentRow>> {
-        let (segment, start) = after.map_or((0, -1), |(segment, start)| (segment.0, signed(start)));
+        let (segment, start) = after.map_or((0, -1), |(segment, start)| (segment.0, bound(start)));
         self.catalog.read(|reader| {
             rows(
                 reader,
@@ -92,7 +92,7 @@ impl CatalogSpace<'_> {
                 reader,
                 "SELECT segment, ag, used_blocks, retired_blocks FROM larder_ag \
                  WHERE changed_seq > ?1 ORDER BY segment, ag",
-                [signed(seq.0)],
+                [bound(seq.0)],
                 |row| {
                     Ok(AgRow {
                         segment: SegmentIndex(row.get(0)?),
@@ -114,7 +114,7 @@ impl CatalogSpace<'_> {
                     "SELECT 1 FROM larder_extent \
                      WHERE retired_seq IS NOT NULL AND retired_seq <= ?1 LIMIT 1",
                 )
-                .and_then(|mut find| find.exists([signed(horizon.0)]))
+                .and_then(|mut find| find.exists([bound(horizon.0)]))
                 .at(TABLE)
         })
     }
@@ -127,7 +127,7 @@ impl CatalogSpace<'_> {
                     "SELECT coalesce(sum(block_count), 0) FROM larder_extent \
                      WHERE retired_seq IS NOT NULL AND retired_seq <= ?1",
                 )
-                .and_then(|mut sum| sum.query_row([signed(horizon.0)], |row| unsigned(row, 0)))
+                .and_then(|mut sum| sum.query_row([bound(horizon.0)], |row| unsigned(row, 0)))
                 .at(TABLE)
         })
     }
@@ -242,7 +242,7 @@ pub(crate) fn reclaim(txn: &Connection, horizon: CommitSeq) -> Result<Vec<Extent
         txn,
         "DELETE FROM larder_extent WHERE retired_seq IS NOT NULL AND retired_seq <= ?1 \
          RETURNING segment, start_block, block_count",
-        [signed(horizon.0)],
+        [bound(horizon.0)],
         extent,
     )
     .at(TABLE)?;

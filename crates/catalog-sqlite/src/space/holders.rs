@@ -148,7 +148,7 @@ impl CatalogSpace<'_> {
 
 /// What a change set has done to extents.
 #[derive(Debug, Default)]
-pub(crate) struct Turned {
+pub(crate) struct HolderChanges {
     /// What nobody holds any more.
     pub(crate) retired: Vec<Extent>,
     /// What was retired and lives again, and how many of `retired` come before that.
@@ -161,20 +161,20 @@ pub(crate) fn apply(
     seq: CommitSeq,
     shared: &[Sharing],
     retired: &[Held],
-) -> Result<Turned> {
-    let (mut turned, mut done) = (Turned::default(), 0);
+) -> Result<HolderChanges> {
+    let (mut holders, mut done) = (HolderChanges::default(), 0);
     for sharing in shared {
         let part = retired.get(done..sharing.retired_before).ok_or_else(|| {
             CatalogError::invalid("what is shared in a workspace, or out of order, is refused")
         })?;
-        turned.retired.extend(retire(txn, seq, part)?);
+        holders.retired.extend(retire(txn, seq, part)?);
         let revived = share(txn, sharing)?;
-        let before = turned.retired.len();
-        (turned.revived).extend(revived.into_iter().map(|extent| (extent, before)));
+        let before = holders.retired.len();
+        (holders.revived).extend(revived.into_iter().map(|extent| (extent, before)));
         done = sharing.retired_before;
     }
-    turned.retired.extend(retire(txn, seq, &retired[done..])?);
-    Ok(turned)
+    holders.retired.extend(retire(txn, seq, &retired[done..])?);
+    Ok(holders)
 }
 
 /// Gives blocks one more holder, cutting rows where they are a part of them. Returns what was

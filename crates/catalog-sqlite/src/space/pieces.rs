@@ -2,7 +2,7 @@
 
 use crate::CatalogMaps;
 use crate::error::{At, Result};
-use crate::types::codec::{range_start, require_checksum, row_limit, rows, signed, unsigned};
+use crate::types::codec::{bound, require_checksum, row_limit, rows, signed, unsigned};
 use crate::types::rows::FileContent;
 use larder_format::{Ino, StoreId};
 use rusqlite::{Connection, OptionalExtension, params};
@@ -75,12 +75,7 @@ impl CatalogMaps<'_> {
     ) -> Result<Vec<(u64, Vec<u8>)>> {
         let sql = self.catalog.store_sql(store)?;
         let owner = sql.table_store;
-        let key = params![
-            owner.0,
-            signed(ino.0),
-            range_start(from_page),
-            row_limit(limit)
-        ];
+        let key = params![owner.0, signed(ino.0), bound(from_page), row_limit(limit)];
         self.catalog.read(|reader| {
             rows(reader, &sql.piece_pages, key, |row| {
                 Ok((unsigned(row, 0)?, row.get(1)?))

@@ -27,7 +27,9 @@ impl State {
 
         let allocated = space::coalesce(&changes.allocated);
         self.space.allocate(seq, &allocated)?;
-        let turned = self.space.turn(seq, &changes.shared, &changes.retired)?;
+        let holders = self
+            .space
+            .apply_holders(seq, &changes.shared, &changes.retired)?;
         let owners: Vec<StoreId> = self.tables.keys().copied().collect();
         let step = changes.reclaim_horizon.as_ref();
         let step = step.map(|wished| self.space.reclaim(wished, &owners));
@@ -36,10 +38,10 @@ impl State {
             None => (None, Vec::new()),
         };
         reclaimed.extend(self.space.reclaim_moved(&changes.moved_away));
-        let revived = turned.revived.iter().map(|(extent, _)| extent);
+        let revived = holders.revived.iter().map(|(extent, _)| extent);
         let changed = allocated.iter().map(|(extent, ..)| extent);
         let changed: Vec<&Extent> = changed
-            .chain(&turned.retired)
+            .chain(&holders.retired)
             .chain(revived)
             .chain(&reclaimed)
             .collect();
@@ -54,8 +56,8 @@ impl State {
         let redo_blocks_change = self.apply_redo_rows(changes, seq)?;
         Ok(CommitOutcome {
             seq,
-            retired: turned.retired,
-            revived: turned.revived,
+            retired: holders.retired,
+            revived: holders.revived,
             reclaimed,
             reclaim_horizon,
             has_more: false,

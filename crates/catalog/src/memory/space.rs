@@ -16,7 +16,7 @@ type Place = (SegmentIndex, u64);
 pub(super) struct Space {
     pub(super) segments: BTreeMap<SegmentIndex, u64>,
     pub(super) rows: BTreeMap<Place, Row>,
-    /// The last commit that changed a group. Its counts are those of its rows (`MEMORY-3`).
+    /// The last commit that changed a group. Its counts are those of its rows .
     pub(super) changed: BTreeMap<(SegmentIndex, u64), CommitSeq>,
     /// Stores that have shared content with another, for good (`HISTORY-8`).
     sharing: BTreeSet<StoreId>,
@@ -36,7 +36,7 @@ pub(super) struct Row {
 
 /// What a change set has done to holders.
 #[derive(Debug, Default)]
-pub(super) struct Turned {
+pub(super) struct HolderChanges {
     /// What nobody holds any more.
     pub(super) retired: Vec<Extent>,
     /// What was retired and lives again, and how many of `retired` come before that.
@@ -160,25 +160,25 @@ impl Space {
     }
 
     /// What a change set does to holders, in its order.
-    pub(super) fn turn(
+    pub(super) fn apply_holders(
         &mut self,
         seq: CommitSeq,
         shared: &[Sharing],
         retired: &[Held],
-    ) -> Result<Turned> {
-        let (mut turned, mut done) = (Turned::default(), 0);
+    ) -> Result<HolderChanges> {
+        let (mut holders, mut done) = (HolderChanges::default(), 0);
         for sharing in shared {
             let part = retired
                 .get(done..sharing.retired_before)
                 .ok_or_else(|| CatalogError::invalid("what is shared out of order is refused"))?;
-            turned.retired.extend(self.retire(seq, part)?);
+            holders.retired.extend(self.retire(seq, part)?);
             let revived = self.share(sharing)?;
-            let before = turned.retired.len();
-            (turned.revived).extend(revived.into_iter().map(|extent| (extent, before)));
+            let before = holders.retired.len();
+            (holders.revived).extend(revived.into_iter().map(|extent| (extent, before)));
             done = sharing.retired_before;
         }
-        turned.retired.extend(self.retire(seq, &retired[done..])?);
-        Ok(turned)
+        holders.retired.extend(self.retire(seq, &retired[done..])?);
+        Ok(holders)
     }
 
     /// Gives blocks one more holder. Returns what was retired and lives again, last first.

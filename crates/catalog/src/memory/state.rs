@@ -175,7 +175,8 @@ impl State {
 
     pub(super) fn tables_mut(&mut self, store: StoreId) -> Result<&mut Tables> {
         let owner = self.owner(store)?;
-        Ok(self.tables.entry(owner).or_default())
+        let found = self.tables.get_mut(&owner);
+        found.ok_or_else(|| CatalogError::not_found(format!("store {owner}")))
     }
 }
 

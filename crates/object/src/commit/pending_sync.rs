@@ -56,7 +56,7 @@ impl EngineCommits<'_> {
     pub(crate) fn settle_flush(&self, number: u64) -> Result<()> {
         // FLUSH-4: before anybody else may append. Only who has flushed knows that it failed.
         let flush = || {
-            let flushed = self.catalog.transaction()?.flush_log();
+            let flushed = (self.catalog.transaction()).and_then(|owner| owner.flush_log());
             flushed.inspect_err(|_| self.session.liveness.mark_log_unsound())?;
             Ok(())
         };

@@ -12,7 +12,7 @@
 //!   catalog's generation is not the one that was noted: who compares the two before it answers,
 //!   answers nothing that is older.
 //! * `FOREIGN-4` What
-//!   [`CatalogSessions::look_at_changes`](larder_catalog::CatalogSessions::look_at_changes) does
+//!   [`CatalogSessions::look_at_changes`](larder_catalog::CatalogForeign::look_at_changes) does
 //!   not know is dropped as a whole.
 //!
 //! What is dropped of an inode is the same in both cases. A session's own commits are no changes,
