@@ -264,8 +264,8 @@ parts! {
         /// Which tables cannot be read for damage, and what still reads; nothing: all can. Cost:
         /// reads the catalog.
         fn damage() -> Result<Vec<String>>;
-        /// Proves the catalog's structure at one committed moment: the schema
-        /// and every rule between tables that SQL can express. Returns one line per
+        /// Proves the catalog's structure at one committed moment: the schema, and every rule
+        /// between tables that can be told of the rows. Returns one line per
         /// finding, at most 100 of each kind; none means sound. Reads everything: seconds per
         /// million files.
         fn check() -> Result<Vec<String>>;

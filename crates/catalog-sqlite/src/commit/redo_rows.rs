@@ -5,7 +5,7 @@ use crate::conn::meta::find_meta;
 use crate::error::{At, CatalogError, Result};
 use crate::history::{self, Keeper};
 use crate::types::changes::{ChangeSet, InodeChange};
-use crate::types::codec::{bound, require_checksum, signed, unsigned};
+use crate::types::codec::{require_checksum, signed, unsigned};
 use crate::types::rows::RedoRow;
 use larder_format::checksum::crc32c_of;
 use larder_format::limits::BLOCK_BYTES;
@@ -92,7 +92,7 @@ pub(crate) fn apply(
     let mut change = 0;
     for (store, ino, upto, settled) in &changes.redo_applied {
         let which = "WHERE store = ?1 AND ino = ?2 AND seq <= ?3";
-        let key = params![owner(*store).0, signed(ino.0), bound(upto.0)];
+        let key = params![owner(*store).0, signed(ino.0), signed(upto.0)];
         let blocks = count(txn, which, key)?;
         let is_kept = *settled != Some(blocks as u64) || hides_others(txn, key)?;
         if is_kept {

@@ -242,7 +242,7 @@ pub(crate) fn reclaim(txn: &Connection, horizon: CommitSeq) -> Result<Vec<Extent
         txn,
         "DELETE FROM larder_extent WHERE retired_seq IS NOT NULL AND retired_seq <= ?1 \
          RETURNING segment, start_block, block_count",
-        [bound(horizon.0)],
+        [signed(horizon.0)],
         extent,
     )
     .at(TABLE)?;

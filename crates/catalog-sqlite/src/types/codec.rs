@@ -12,7 +12,8 @@ pub(crate) fn signed(value: u64) -> i64 {
     value as i64
 }
 
-/// A bound of a range of numbers, of which no row has one above 2⁶³−1.
+/// A bound of a range of numbers, of which no row has one above 2⁶³−1. (Up to where rows are
+/// deleted is [`signed`]: a number that is none takes nothing.)
 pub(crate) fn bound(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }

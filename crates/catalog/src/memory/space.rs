@@ -16,7 +16,7 @@ type Place = (SegmentIndex, u64);
 pub(super) struct Space {
     pub(super) segments: BTreeMap<SegmentIndex, u64>,
     pub(super) rows: BTreeMap<Place, Row>,
-    /// The last commit that changed a group. Its counts are those of its rows .
+    /// The last commit that changed a group. Its counts are those of its rows.
     pub(super) changed: BTreeMap<(SegmentIndex, u64), CommitSeq>,
     /// Stores that have shared content with another, for good (`HISTORY-8`).
     sharing: BTreeSet<StoreId>,
