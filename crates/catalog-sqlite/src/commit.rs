@@ -9,6 +9,8 @@ pub(crate) mod refusals;
 pub(crate) mod saves;
 pub(crate) mod sessions;
 mod side_rows;
+#[cfg(test)]
+mod statement_tests;
 pub(crate) mod transaction;
 pub(crate) mod unique_order;
 

@@ -38,12 +38,18 @@ pub(crate) fn next_commit_seq(connection: &Connection) -> Result<CommitSeq> {
     add_meta(connection, "commit_seq", 1).map(CommitSeq)
 }
 
-/// Adds to a counter of `larder_meta` and returns the sum.
+/// Adds to a counter of `larder_meta` and returns the sum. In a transaction that writes. (RETURNING
+/// would make a table for one row each time.)
 pub(crate) fn add_meta(connection: &Connection, key: &str, count: u64) -> Result<u64> {
+    let sum: u64 = connection
+        .prepare_cached("SELECT value + ?2 FROM larder_meta WHERE key = ?1")
+        .and_then(|mut find| find.query_row(params![key, signed(count)], |row| unsigned(row, 0)))
+        .at("larder_meta")?;
     connection
-        .prepare_cached("UPDATE larder_meta SET value = value + ?2 WHERE key = ?1 RETURNING value")
-        .and_then(|mut add| add.query_row(params![key, signed(count)], |row| unsigned(row, 0)))
-        .at("larder_meta")
+        .prepare_cached("UPDATE larder_meta SET value = ?2 WHERE key = ?1")
+        .and_then(|mut set| set.execute(params![key, signed(sum)]))
+        .at("larder_meta")?;
+    Ok(sum)
 }
 
 /// A number of `larder_meta`.

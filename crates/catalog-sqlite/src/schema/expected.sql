@@ -878,7 +878,8 @@ CREATE TABLE larder_transaction (
 CREATE TABLE "larderstorename" (
   ino INTEGER PRIMARY KEY CONSTRAINT "larderstorename.ino is 1 or more" CHECK (ino >= 1),
   kind TEXT NOT NULL CONSTRAINT "larderstorename.kind is a kind of file"
-    CHECK (kind IN ('file', 'dir', 'symlink', 'fifo', 'socket', 'chardev', 'blockdev')),
+    CHECK (kind = 'file' OR kind = 'dir' OR kind = 'symlink' OR kind = 'fifo' OR kind = 'socket'
+      OR kind = 'chardev' OR kind = 'blockdev'),
   mode INTEGER NOT NULL CONSTRAINT "larderstorename.mode is 0 to 4095 (octal 7777)"
     CHECK (typeof(mode) = 'integer' AND mode BETWEEN 0 AND 4095),
   uid INTEGER NOT NULL CONSTRAINT "larderstorename.uid is 0 to 4294967295"
