@@ -62,7 +62,10 @@ pub(crate) struct Growth {
 /// What was found at the last look.
 #[derive(Default)]
 pub(crate) struct HostSpace {
+    /// Operations since.
     operations: AtomicU32,
+    /// So many may go by until the next.
+    operations_max: AtomicU32,
     looked: Mutex<Option<Instant>>,
     is_short: AtomicBool,
     has_little: AtomicBool,

@@ -36,8 +36,10 @@ const LITTLE_RESERVES: u64 = 2;
 /// The write-ahead log is checkpointed when more of it waits for that, bytes. Pages that change
 /// often are copied once in so many.
 pub(crate) const WAL_BYTES_PASSIVE: u64 = 32 << 20;
-/// So many operations go by between two looks, where there was enough.
+/// So many operations go by between two looks, where there is hardly enough.
 const LOOK_OPERATIONS: u32 = 32;
+/// No operation makes the catalog and its log longer by more than this, bytes.
+const OPERATION_BYTES_MAX: u64 = 1 << 20;
 /// Nor more time.
 const LOOK_PAUSE: Duration = Duration::from_millis(20);
 
@@ -48,13 +50,11 @@ pub(crate) const UNMEASURED: &str = "the filesystem that holds the database repo
 
 impl EngineSpace<'_> {
     /// Refuses what makes the catalog longer while the host has no more than the reserve
-    /// (`HOST-1`). 20 µs, once in [`LOOK_OPERATIONS`].
+    /// (`HOST-1`). A look takes 20 µs; [`operations_between_looks`] says how often it is taken.
     pub(crate) fn require_host_space(&self) -> Result<()> {
         let free = &self.host_space;
-        let is_due = free
-            .operations
-            .fetch_add(1, Ordering::Relaxed)
-            .is_multiple_of(LOOK_OPERATIONS);
+        let is_due = free.operations.fetch_add(1, Ordering::Relaxed)
+            >= free.operations_max.load(Ordering::Relaxed);
         let is_old = lock(&free.looked).is_none_or(|looked| looked.elapsed() >= LOOK_PAUSE);
         if !is_due && !is_old && !free.is_short.load(Ordering::Relaxed) {
             return Ok(());
@@ -87,6 +87,8 @@ impl EngineSpace<'_> {
         let host = self.host_bytes()? + self.report().log_bytes().min(RESERVE_LOG_BYTES);
         let reserve = self.host_reserve_bytes()?;
         let little = (LITTLE_RESERVES * reserve).max(reserve + WAL_BYTES_PASSIVE);
+        free.operations.store(0, Ordering::Relaxed);
+        (free.operations_max).store(operations_between_looks(host, little), Ordering::Relaxed);
         free.has_little.store(host < little, Ordering::Relaxed);
         free.is_short.store(host < reserve, Ordering::Relaxed);
         Ok((host, reserve))
@@ -136,5 +138,35 @@ impl EngineSpace<'_> {
             .max(for_history)
             .max(RESERVE_LOG_BYTES);
         Ok(reserve + catalog.bytes.saturating_sub(file_bytes))
+    }
+}
+
+/// How many operations surely leave a host that has `host` bytes with more than `little`.
+fn operations_between_looks(host: u64, little: u64) -> u32 {
+    let surely = host.saturating_sub(little) / OPERATION_BYTES_MAX;
+    u32::try_from(surely).map_or(u32::MAX, |surely| surely.max(LOOK_OPERATIONS))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_less_a_host_has_the_more_often_it_is_looked_at() {
+        let little = 40 << 20;
+        for host in [0, little - 1, little, little + 33 * OPERATION_BYTES_MAX - 1] {
+            assert_eq!(
+                operations_between_looks(host, little),
+                LOOK_OPERATIONS,
+                "{host}, HOST-1"
+            );
+        }
+        let host = little + 500 * OPERATION_BYTES_MAX;
+        assert_eq!(operations_between_looks(host, little), 500, "HOST-1");
+        assert_eq!(
+            operations_between_looks(u64::MAX, little),
+            u32::MAX,
+            "HOST-1"
+        );
     }
 }
