@@ -138,6 +138,9 @@ impl MapPage {
         let mut at = self
             .runs
             .partition_point(|other| other.logical_block < run.logical_block);
+        if self.runs.capacity() == 0 {
+            self.runs.reserve_exact(1); // Most files have one run, and many are in memory.
+        }
         self.runs.insert(at, run);
         if at > 0 && self.merges_with_next(at - 1) {
             at -= 1;

@@ -1,6 +1,7 @@
 //! Ids and names, kept apart by type.
 
 use crate::limits::NAME_BYTES_MAX;
+use std::sync::Arc;
 
 macro_rules! id {
     ($(#[$doc:meta])* $name:ident($inner:ty)) => {
@@ -111,8 +112,9 @@ impl FileKind {
 }
 
 /// The name of a directory entry: 1–255 bytes, any but `/` and NUL, and neither `.` nor `..`.
+/// A clone shares the bytes.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Name(Box<[u8]>);
+pub struct Name(Arc<[u8]>);
 
 /// Why bytes are not a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

@@ -42,8 +42,8 @@ use std::time::{Duration, Instant};
 #[derive(Default)]
 pub(crate) struct Group {
     pub dirty: Vec<Arc<Node>>,
-    /// What was done to names (`NAMES-1`).
-    pub operations: Vec<Operation>,
+    /// What operations did to names (`NAMES-1`).
+    pub names: Vec<NameChange>,
     /// When the first change came.
     pub started: Option<Instant>,
     /// Inodes that have lost their last name and may be known still (`NAMELESS-2`).
@@ -82,14 +82,13 @@ pub(crate) struct Group {
     pub reclaim_after: Option<Instant>,
 }
 
-/// What an operation did to names, in its order.
-pub(crate) type Operation = Box<[NameChange]>;
-
-/// A name that was made, changed or removed.
+/// A name that an operation made, changed or removed.
 pub(crate) struct NameChange {
     pub dir: (StoreId, Ino),
     pub name: Name,
     pub target: Option<Ino>,
+    /// The operation changed no name after it.
+    pub is_last: bool,
 }
 
 /// Held while a group is committed, or while nobody shall commit.

@@ -25,7 +25,7 @@ use crate::space::{Compactor, FreeSpace, Growth, HostSpace, Shares};
 use crate::txn::State;
 use crate::view::node::Node;
 use crate::view::{ReadSet, Shown, View};
-use crate::write::{AccessTimes, Asides, Claims, Nameless, Rules};
+use crate::write::{AccessTimes, Asides, Claims, Nameless, Rules, UndoList};
 use crate::{Error, ErrorKind, Result};
 use larder_catalog::Catalog;
 use larder_space::format::{CommitSeq, SegmentIndex, StoreId};
@@ -52,6 +52,8 @@ pub struct Engine {
     pub(crate) history: History,
     /// Changes against the freeze of a group: what is inside the freeze barrier is in one group.
     pub(crate) freeze_barrier: RwLock<()>,
+    /// The memory of the last operation's undo list, empty.
+    pub(crate) undo_list: Mutex<UndoList>,
     pub(crate) group: Mutex<Group>,
     /// The group that takes changes now.
     pub(crate) open_generation: AtomicU64,
@@ -140,6 +142,7 @@ impl Engine {
             private,
             schema_version: AtomicI64::new(NO_SCHEMA),
             freeze_barrier: RwLock::default(),
+            undo_list: Mutex::default(),
             group: Mutex::default(),
             open_generation: AtomicU64::new(1),
             commit_lock: CommitLock::default(),

@@ -125,6 +125,38 @@ struct Waiting {
     rest_until: Option<Instant>,
 }
 
+/// What takes an operation back.
+#[derive(Default)]
+pub(crate) struct UndoList {
+    pub nodes: Vec<NodeBefore>,
+    pub steps: Vec<Undo>,
+    /// What was saved in this operation, for the rules.
+    pub saves: Vec<Save>,
+    /// The rules were asked about all that was touched.
+    pub is_asked: bool,
+    /// Nothing is taken back any more.
+    pub is_over: bool,
+}
+
+/// An inode before the operation.
+pub(crate) struct NodeBefore {
+    pub node: Arc<Node>,
+    pub row: InodeRow,
+    pub mask: AttrMask,
+    pub xattrs_dirty: Vec<Vec<u8>>,
+    pub parent: Option<Ino>,
+    pub generation: u64,
+    pub in_group: bool,
+    pub is_deleted: bool,
+    pub is_anonymous: bool,
+    pub is_linkable: bool,
+    /// This operation made it.
+    pub is_new: bool,
+    /// How often it had been touched, and how often this operation has touched it.
+    pub touch_count: u64,
+    pub own_touch_count: u64,
+}
+
 /// What takes one step back.
 pub(crate) enum Undo {
     /// An entry of a directory, what it leads to now; what was not committed, and what was known of

@@ -28,11 +28,11 @@ impl EngineRefusals<'_> {
         let told = {
             let _barrier = self.close_barrier();
             let _names = self.write_names();
-            let (dirty, operations) = {
+            let (dirty, changes) = {
                 let mut group = lock(&self.group);
-                (group.dirty.clone(), std::mem::take(&mut group.operations))
+                (group.dirty.clone(), std::mem::take(&mut group.names))
             };
-            let mut names = names.go_on(self, operations)?;
+            let mut names = names.go_on(self, changes)?;
             let mut all = TakenOut {
                 why: taken.why.clone(),
                 ..TakenOut::default()
@@ -139,7 +139,7 @@ impl EngineRefusals<'_> {
         let (group, out) = (&mut *group, &*taken);
         let stays = |store: &StoreId, ino: &Ino| !out.holds((*store, *ino));
         group.dirty.retain(|node| stays(&node.store, &node.ino));
-        group.operations = names.into_left();
+        group.names = names.into_left();
         let gone = take_held(&mut group.retired, &mut group.shared, |held| {
             !stays(&held.1, &held.2)
         });

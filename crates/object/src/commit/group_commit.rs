@@ -520,8 +520,13 @@ impl EngineCommits<'_> {
             has_revived: group.has_revived,
             saves: group.saves,
             file_ids: group.file_ids,
+            // Most nodes are new files, or have one row of each kind that changed.
+            inodes: Vec::with_capacity(nodes.len()),
+            dirents: Vec::with_capacity(nodes.len()),
+            map_pages: Vec::with_capacity(nodes.len()),
             ..ChangeSet::default()
         };
+        set.allocated.reserve(nodes.len());
         self.placement()
             .flush_contents(generation, &mut nodes, &mut set, is_awaited, is_alone)?;
         for frozen in &mut nodes {
@@ -546,10 +551,10 @@ impl EngineCommits<'_> {
         // COMMIT-2: the extents above were flushed by flush_contents, or are redo rows of this
         // commit.
         let mut moved_away = group.moved_away;
-        let (operations, moved) = (group.operations, &mut moved_away);
+        let (names, moved) = (group.names, &mut moved_away);
         let outcome = self
             .refusals()
-            .commit_accepted(&mut nodes, &mut set, operations, moved)?;
+            .commit_accepted(&mut nodes, &mut set, names, moved)?;
         self.publish(generation, &nodes, &set, &outcome, moved_away);
         if let (Some(wished), Some(kept)) = (&horizon, &outcome.reclaim_horizon) {
             self.expiry().note_pruned(kept);

@@ -23,7 +23,7 @@
 //! that an operation refuses one before it; what is about one inode goes at once.
 
 use crate::Result;
-use crate::commit::Operation;
+use crate::commit::NameChange;
 use crate::commit::taken_out::{Id, TakenOut};
 use crate::engine::Engine;
 use larder_space::format::{FileKind, Ino, Name, StoreId};
@@ -49,7 +49,8 @@ impl Known {
 
 /// An operation, and what it is about.
 struct Step {
-    operation: Operation,
+    /// What it did to names, in its order.
+    operation: Vec<NameChange>,
     /// What its names led to, as it saw them.
     was: Vec<Option<Ino>>,
     /// What goes with it: its subjects, without directories that it removes and that the catalog
@@ -92,16 +93,16 @@ pub(super) struct Names {
 }
 
 impl Names {
-    /// Those of `operations`, of which the catalog has none yet.
-    pub fn of(engine: &Engine, operations: Vec<Operation>) -> Result<Names> {
+    /// Those of `changes`, of which the catalog has none yet.
+    pub fn of(engine: &Engine, changes: Vec<NameChange>) -> Result<Names> {
         let mut names = Names::default();
-        names.add(engine, operations)?;
+        names.add(engine, changes)?;
         Ok(names)
     }
 
-    /// Those after the commit of what is left, which others have changed since by `operations`: for
+    /// Those after the commit of what is left, which others have changed since by `changes`: for
     /// them all of it was done.
-    pub fn go_on(self, engine: &Engine, operations: Vec<Operation>) -> Result<Names> {
+    pub fn go_on(self, engine: &Engine, changes: Vec<NameChange>) -> Result<Names> {
         let mut names = Names {
             at: self.at,
             is_directory: self.is_directory,
@@ -110,18 +111,25 @@ impl Names {
         for known in names.at.values_mut().flat_map(HashMap::values_mut) {
             known.committed = known.left;
         }
-        names.add(engine, operations)?;
+        names.add(engine, changes)?;
         Ok(names)
     }
 
-    /// The operations that are left.
-    pub fn into_left(self) -> Vec<Operation> {
+    /// What the operations that are left did.
+    pub fn into_left(self) -> Vec<NameChange> {
         let left = self.steps.into_iter().filter(|step| !step.is_out);
-        left.map(|step| step.operation).collect()
+        left.flat_map(|step| step.operation).collect()
     }
 
-    fn add(&mut self, engine: &Engine, operations: Vec<Operation>) -> Result<()> {
-        for operation in operations {
+    fn add(&mut self, engine: &Engine, changes: Vec<NameChange>) -> Result<()> {
+        let mut operation = Vec::new();
+        for change in changes {
+            let is_last = change.is_last;
+            operation.push(change);
+            if !is_last {
+                continue;
+            }
+            let operation = std::mem::take(&mut operation);
             let (mut was, mut lost, mut got) = (Vec::new(), Vec::new(), Vec::new());
             for change in &operation {
                 let names = self.at.entry(change.dir).or_default();

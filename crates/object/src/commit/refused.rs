@@ -33,7 +33,7 @@
 //!   before the commit (`refused_content`), or the log and the error say why it could not be kept;
 //!   the log names rule, table and path, and the file's next sync and close answer an error.
 
-use crate::commit::Operation;
+use crate::commit::NameChange;
 use crate::commit::Told;
 use crate::commit::dependents::{Blocks, close_over, take_held};
 use crate::commit::names::Names;
@@ -70,11 +70,11 @@ impl EngineRefusals<'_> {
         &self,
         nodes: &mut [FrozenNode],
         set: &mut ChangeSet,
-        operations: Vec<Operation>,
+        changes: Vec<NameChange>,
         moved_away: &mut Vec<Extent>,
     ) -> Result<CommitOutcome> {
         let mut taken = TakenOut::default();
-        let (mut names, mut operations) = (None, Some(operations));
+        let (mut names, mut changes) = (None, Some(changes));
         let mut vain_looks = [0, 0];
         let outcome = loop {
             let error = match self.commits().patiently(|| self.catalog.commit(set)) {
@@ -100,7 +100,7 @@ impl EngineRefusals<'_> {
             }
             let names = match &mut names {
                 Some(names) => names,
-                none => none.insert(Names::of(self, operations.take().unwrap_or_default())?),
+                none => none.insert(Names::of(self, changes.take().unwrap_or_default())?),
             };
             self.take_out(&found, nodes, set, names, moved_away, &mut taken)?;
         };

@@ -246,7 +246,7 @@ impl Gather {
 
     /// The dirty runs: `(first block, blocks)`, each contiguous in logical space, in order.
     pub fn runs(&self) -> Vec<(u64, u64)> {
-        let mut runs: Vec<(u64, u64)> = Vec::new();
+        let mut runs: Vec<(u64, u64)> = Vec::with_capacity(1);
         for (&index, chunk) in &self.chunks {
             for at in 0..CHUNK_BLOCKS {
                 if chunk.present & (1 << at) == 0 {

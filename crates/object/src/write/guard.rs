@@ -25,18 +25,18 @@
 //!   [`WriteGuard::commit`].
 
 use crate::Result;
-use crate::commit::{NameChange, Operation};
+use crate::commit::NameChange;
 use crate::engine::{Edit, Engine, EngineNamespace, lock};
 use crate::view::node::{Node, NodeState};
-use crate::write::{Asked, Undo};
-use larder_catalog::{AttrMask, InodeChange, InodeRow, Save};
-use larder_space::format::Ino;
+use crate::write::{Asked, NodeBefore, Undo, UndoList};
+use larder_catalog::{InodeChange, Save};
 use std::cell::RefCell;
 use std::collections::HashSet;
+use std::mem::take;
 use std::sync::{Arc, RwLockReadGuard, RwLockWriteGuard};
 
-/// Operations on names that one group has at most.
-const OPERATIONS_MAX: usize = 1 << 14;
+/// Changes of names that one group has, before another operation begins.
+const NAME_CHANGES_MAX: usize = 1 << 14;
 
 /// A change of names and attributes under way: all of it is seen at once, and is in one commit.
 /// Dropped without [`WriteGuard::commit`] it has not happened (`GUARD-2`).
@@ -51,37 +51,8 @@ pub struct WriteGuard<'e> {
     pub now_ns: i64,
 }
 
-/// What takes an operation back.
-#[derive(Default)]
-struct UndoList {
-    nodes: Vec<NodeBefore>,
-    steps: Vec<Undo>,
-    /// What was saved in this operation, for the rules.
-    saves: Vec<Save>,
-    /// The rules were asked about all that was touched.
-    is_asked: bool,
-    /// Nothing is taken back any more.
-    is_over: bool,
-}
-
-/// An inode before the operation.
-struct NodeBefore {
-    node: Arc<Node>,
-    row: InodeRow,
-    mask: AttrMask,
-    xattrs_dirty: Vec<Vec<u8>>,
-    parent: Option<Ino>,
-    generation: u64,
-    in_group: bool,
-    is_deleted: bool,
-    is_anonymous: bool,
-    is_linkable: bool,
-    /// This operation made it.
-    is_new: bool,
-    /// How often it had been touched, and how often this operation has touched it.
-    touch_count: u64,
-    own_touch_count: u64,
-}
+/// An undo list as long as this is not kept for the next operation.
+const UNDO_KEPT_MAX: usize = 64;
 
 impl<'e> EngineNamespace<'e> {
     /// Begins a change; waits for the writer lock.
@@ -91,7 +62,7 @@ impl<'e> EngineNamespace<'e> {
 
     /// The same for a user of the writer lock.
     pub(crate) fn begin_write(&self, edit: Edit<'e>) -> Result<WriteGuard<'e>> {
-        if self.rules.is_full() || lock(&self.group).operations.len() >= OPERATIONS_MAX {
+        if self.rules.is_full() || lock(&self.group).names.len() >= NAME_CHANGES_MAX {
             // Each operation is asked about behind all that wait: that they are few bounds what it
             // costs. Names changed again and again are to take no more memory than that.
             self.commits().commit_now()?;
@@ -104,7 +75,7 @@ impl<'e> EngineNamespace<'e> {
             _names: names,
             _barrier: barrier,
             _edit: edit,
-            undo: RefCell::default(),
+            undo: RefCell::new(take(&mut *lock(&self.undo_list))),
             now_ns: self.now_ns(),
         })
     }
@@ -145,7 +116,6 @@ impl<'e> WriteGuard<'e> {
             }
         }
         // NAMES-1
-        let steps = std::mem::take(&mut undo.steps);
         if self.engine.private.is_some() || self.engine.catalog.is_clients() {
             return;
         }
@@ -156,12 +126,15 @@ impl<'e> WriteGuard<'e> {
                 dir: (dir.store, dir.ino),
                 name,
                 target,
+                is_last: false,
             }),
             _ => None,
         };
-        let operation: Operation = steps.into_iter().filter_map(change).collect();
-        if !operation.is_empty() {
-            lock(&self.engine.group).operations.push(operation);
+        let names = &mut lock(&self.engine.group).names;
+        let count = names.len();
+        names.extend(undo.steps.drain(..).filter_map(change));
+        if let Some(last) = names[count..].last_mut() {
+            last.is_last = true;
         }
     }
 
@@ -305,7 +278,7 @@ impl<'e> WriteGuard<'e> {
     }
 
     fn take_back(&self) {
-        let undo = std::mem::take(&mut *self.undo.borrow_mut());
+        let undo = take(&mut *self.undo.borrow_mut());
         for step in undo.steps.into_iter().rev() {
             self.take_step_back(step);
         }
@@ -446,6 +419,25 @@ impl Drop for WriteGuard<'_> {
         if !self.undo.get_mut().is_over {
             self.take_back();
         }
+        let UndoList {
+            nodes,
+            steps,
+            saves,
+            ..
+        } = self.undo.get_mut();
+        if nodes.capacity().max(steps.capacity()).max(saves.capacity()) > UNDO_KEPT_MAX {
+            return;
+        }
+        nodes.clear();
+        steps.clear();
+        saves.clear();
+        let (nodes, steps, saves) = (take(nodes), take(steps), take(saves));
+        *lock(&self.engine.undo_list) = UndoList {
+            nodes,
+            steps,
+            saves,
+            ..UndoList::default()
+        };
     }
 }
 
