@@ -1,14 +1,17 @@
-//! The test programs of the workspace: built by cargo, run as many at a time as there are
-//! processors.
+//! The test programs of the workspace: built by cargo, run as soon as they are built, as many at a
+//! time as there are processors.
 //!
-//! cargo runs one program after the other. Many have one long test, beside which all other
-//! processors idle. So here each module of a program runs its tests one by one in a process of its
-//! own, beside other modules. The programs of [`ALONE`] follow by themselves.
+//! cargo builds all programs, then runs one after the other. Many have one long test, beside which
+//! all other processors idle. So here each module of a program runs its tests one by one in a
+//! process of its own, beside other modules and before the compiler, which takes what they leave.
+//! The examples in the documentation are built like the programs. Those of [`ALONE`] follow by
+//! themselves.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::Mutex;
+use std::sync::mpsc::{self, Receiver};
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use serde_json::Value;
@@ -17,6 +20,9 @@ use xtask::process;
 
 /// Packages whose tests look at the kernel's mounts, and at how fast they are answered.
 const ALONE: [&str; 3] = ["larder-cli", "larder-fuse", "larder-fuse-protocol"];
+
+/// What compiles while tests run: they have the processors first.
+const COMPILER: [&str; 4] = ["-n", "10", "cargo", "test"];
 
 /// Most of those tests wait for mounts, for locks, and for time to pass.
 const THREADS_PER_PROCESSOR: usize = 2;
@@ -36,21 +42,32 @@ struct Program {
     tests: Vec<String>,
 }
 
-/// Runs all test programs, then the examples in the documentation; each line of what they print
-/// goes to `on_line`. Says whether all ended well.
+/// Runs all test programs and the examples in the documentation; each line of what they print goes
+/// to `on_line`. Says whether all ended well.
 pub fn run(on_line: &(dyn Fn(&str) + Sync)) -> Result<bool, String> {
-    let (alone, together): (Vec<Program>, Vec<Program>) = build()?
-        .into_iter()
-        .partition(|program| ALONE.contains(&program.package.as_str()));
-    let at_a_time = processors();
-    let mut parts = Vec::new();
-    for program in together {
-        parts.extend(split(program)?);
-    }
-    let mut is_well = run_all(parts, at_a_time, on_line)?;
-    is_well &= run_all(alone, 1, on_line)?;
-    let examples = ["test", "--workspace", "--doc", "--no-fail-fast"];
-    is_well &= process::run_streaming("cargo", &examples, &mut |line| on_line(line))?;
+    let (built, together) = mpsc::channel();
+    let mut examples = Vec::new();
+    let (alone, mut is_well) = std::thread::scope(|scope| {
+        let builder = scope.spawn(|| {
+            let alone = build(&mut |program| {
+                split(program)?.into_iter().for_each(|part| {
+                    // Refused only when nobody runs programs any more, which is told.
+                    built.send(part).unwrap_or_default();
+                });
+                Ok(())
+            })?;
+            drop(built);
+            let arguments = [&COMPILER[..], &["--workspace", "--doc", "--no-fail-fast"]].concat();
+            let note = &mut |line: &str| examples.push(line.to_owned());
+            let is_well = process::run_streaming("nice", &arguments, note)?;
+            Ok::<_, String>((alone, is_well))
+        });
+        let is_well = run_all(together, processors(), on_line);
+        let (alone, examples) = (builder.join()).map_err(|_| "a thread panicked".to_owned())??;
+        Ok::<_, String>((alone, is_well? && examples))
+    })?;
+    examples.iter().for_each(|line| on_line(line));
+    is_well &= run_all(queue(alone), 1, on_line)?;
     Ok(is_well)
 }
 
@@ -58,21 +75,42 @@ fn processors() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Builds them all.
-fn build() -> Result<Vec<Program>, String> {
-    let arguments = [
-        "test",
+/// Programs that are built already.
+fn queue(programs: Vec<Program>) -> Receiver<Program> {
+    let (ready, queue) = mpsc::channel();
+    programs.into_iter().for_each(|program| {
+        ready.send(program).unwrap_or_default(); // The other end is here.
+    });
+    queue
+}
+
+/// Builds them all, hands over each as soon as it is built, and returns those of [`ALONE`].
+fn build(on_built: &mut dyn FnMut(Program) -> Result<(), String>) -> Result<Vec<Program>, String> {
+    let how = [
         "--workspace",
         "--no-run",
         "--quiet",
         "--message-format=json-render-diagnostics",
     ];
-    let mut programs: Vec<Result<Program, String>> = Vec::new();
-    let is_built = process::run_streaming("cargo", &arguments, &mut |line| {
-        programs.extend(find_program(line));
+    let mut alone = Vec::new();
+    let mut outcome = Ok(());
+    let mut note = |line: &str| -> Result<(), String> {
+        match find_program(line).transpose()? {
+            Some(program) if ALONE.contains(&program.package.as_str()) => alone.push(program),
+            Some(program) => on_built(program)?,
+            None => {}
+        }
+        Ok(())
+    };
+    let is_built = process::run_streaming("nice", &[&COMPILER[..], &how].concat(), &mut |line| {
+        let noted = note(line);
+        if outcome.is_ok() {
+            outcome = noted;
+        }
     })?;
+    outcome?;
     match is_built {
-        true => programs.into_iter().collect(),
+        true => Ok(alone),
         false => Err("the tests do not compile".into()),
     }
 }
@@ -131,22 +169,23 @@ fn split(program: Program) -> Result<Vec<Program>, String> {
     Ok(modules.into_iter().map(part).collect())
 }
 
-/// Runs programs, so many at a time: by themselves as cargo does. Whether all ended well.
+/// Runs programs as they come, so many at a time: by themselves as cargo does. Whether all ended
+/// well.
 fn run_all(
-    programs: Vec<Program>,
+    programs: Receiver<Program>,
     at_a_time: usize,
     on_line: &(dyn Fn(&str) + Sync),
 ) -> Result<bool, String> {
-    let waiting = Mutex::new(VecDeque::from(programs));
-    let work = || -> Result<bool, String> {
+    let (programs, printing) = (Mutex::new(programs), Mutex::new(()));
+    let work = || {
         let mut is_well = true;
         loop {
-            let next = waiting
+            let next = programs
                 .lock()
-                .map_err(|error| error.to_string())?
-                .pop_front();
-            let Some(program) = next else {
-                return Ok(is_well);
+                .unwrap_or_else(PoisonError::into_inner)
+                .recv();
+            let Ok(program) = next else {
+                return is_well; // There come no more.
             };
             let started = Instant::now();
             let mut command = Command::new(&program.path);
@@ -167,7 +206,7 @@ fn run_all(
                 .stdin(Stdio::null())
                 .output();
             // One after the other, each as a whole.
-            let _others_wait = waiting.lock().map_err(|error| error.to_string())?;
+            let _others_wait = printing.lock().unwrap_or_else(PoisonError::into_inner);
             let seconds = started.elapsed().as_secs_f64();
             on_line(&format!("\n     Ran {} in {seconds:.1} s", program.name));
             let why = match ran {
@@ -189,7 +228,7 @@ fn run_all(
         let workers: Vec<_> = (0..at_a_time).map(|_| scope.spawn(work)).collect();
         let mut is_well = true;
         for worker in workers {
-            is_well &= worker.join().unwrap_or(Err("a thread panicked".into()))?;
+            is_well &= worker.join().map_err(|_| "a thread panicked".to_owned())?;
         }
         Ok(is_well)
     })
@@ -281,7 +320,7 @@ mod tests {
         assert_eq!(parts, expected);
         let mut exact = script(dir.path(), "q", "test \"$1 $2\" = '--exact a::x'");
         exact.tests = vec!["a::x".into()];
-        assert_eq!(run_all(vec![exact], 1, &|_| {}), Ok(true));
+        assert_eq!(run_all(queue(vec![exact]), 1, &|_| {}), Ok(true));
     }
 
     #[test]
@@ -301,7 +340,7 @@ mod tests {
         ];
         let lines = Mutex::new(Vec::new());
         let on_line = |line: &str| lines.lock().unwrap().push(line.to_owned());
-        assert_eq!(run_all(programs, 2, &on_line), Ok(false));
+        assert_eq!(run_all(queue(programs), 2, &on_line), Ok(false));
         let lines = lines.into_inner().unwrap();
         let printed: Vec<&str> = (lines.iter().map(String::as_str))
             .filter(|line| !line.trim_start().starts_with('R'))
@@ -313,11 +352,11 @@ mod tests {
         let failed = [place.to_str().unwrap(), "failed: c (exit status: 3)"];
         assert!(pairs.contains(&&failed[..]), "{pairs:?}");
         let well = vec![script(dir.path(), "d", "test $# = 0")];
-        assert_eq!(run_all(well, 1, &|_| {}), Ok(true));
+        assert_eq!(run_all(queue(well), 1, &|_| {}), Ok(true));
         let absent = Program {
             path: dir.path().join("absent"),
             ..script(dir.path(), "e", "")
         };
-        assert_eq!(run_all(vec![absent], 1, &|_| {}), Ok(false));
+        assert_eq!(run_all(queue(vec![absent]), 1, &|_| {}), Ok(false));
     }
 }
