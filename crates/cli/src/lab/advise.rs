@@ -73,10 +73,16 @@ fn is_database(place: &Path) -> bool {
 
 /// Runs all parts of the plan that this machine can; returns the directories of the runs.
 fn measure_plan(args: &LabAdviseArgs, place: &Path, measure: Measure<'_>) -> Result<Vec<PathBuf>> {
-    let found = place.canonicalize().at(|| place.display().to_string())?;
-    // A database is not touched: what is measured is the directory in which it lies.
-    let parent = found.parent().filter(|_| is_database(&found));
-    let place = parent.unwrap_or(&found).to_owned();
+    place.metadata().at(|| place.display().to_string())?;
+    // A database is not touched: what is measured is the directory in which it lies. Another place
+    // is named in the results as it was given.
+    let place = match is_database(place) {
+        false => place.to_owned(),
+        true => {
+            let found = place.canonicalize().at(|| place.display().to_string())?;
+            found.parent().unwrap_or(&found).to_owned()
+        }
+    };
     let to = args
         .out
         .clone()
