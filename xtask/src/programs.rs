@@ -22,7 +22,7 @@ use xtask::process;
 const ALONE: [&str; 3] = ["larder-cli", "larder-fuse", "larder-fuse-protocol"];
 
 /// What compiles while tests run: they have the processors first.
-const COMPILER: [&str; 4] = ["-n", "10", "cargo", "test"];
+const COMPILER: [&str; 5] = ["nice", "-n", "10", "cargo", "test"];
 
 /// Most of those tests wait for mounts, for locks, and for time to pass.
 const THREADS_PER_PROCESSOR: usize = 2;
@@ -45,11 +45,15 @@ struct Program {
 /// Runs all test programs and the examples in the documentation; each line of what they print goes
 /// to `on_line`. Says whether all ended well.
 pub fn run(on_line: &(dyn Fn(&str) + Sync)) -> Result<bool, String> {
+    run_built_by(&COMPILER, on_line)
+}
+
+fn run_built_by(compiler: &[&str], on_line: &(dyn Fn(&str) + Sync)) -> Result<bool, String> {
     let (built, together) = mpsc::channel();
     let mut examples = Vec::new();
-    let (alone, mut is_well) = std::thread::scope(|scope| {
+    let outcome = std::thread::scope(|scope| {
         let builder = scope.spawn(|| {
-            let alone = build(&mut |program| {
+            let alone = build(compiler, &mut |program| {
                 split(program)?.into_iter().for_each(|part| {
                     // Refused only when nobody runs programs any more, which is told.
                     built.send(part).unwrap_or_default();
@@ -57,16 +61,18 @@ pub fn run(on_line: &(dyn Fn(&str) + Sync)) -> Result<bool, String> {
                 Ok(())
             })?;
             drop(built);
-            let arguments = [&COMPILER[..], &["--workspace", "--doc", "--no-fail-fast"]].concat();
+            on_line("     Building the examples in the documentation");
+            let arguments = [&compiler[1..], &["--workspace", "--doc", "--no-fail-fast"]].concat();
             let note = &mut |line: &str| examples.push(line.to_owned());
-            let is_well = process::run_streaming("nice", &arguments, note)?;
+            let is_well = process::run_streaming(compiler[0], &arguments, note)?;
             Ok::<_, String>((alone, is_well))
         });
         let is_well = run_all(together, processors(), on_line);
         let (alone, examples) = (builder.join()).map_err(|_| "a thread panicked".to_owned())??;
         Ok::<_, String>((alone, is_well? && examples))
-    })?;
+    });
     examples.iter().for_each(|line| on_line(line));
+    let (alone, mut is_well) = outcome?;
     is_well &= run_all(queue(alone), 1, on_line)?;
     Ok(is_well)
 }
@@ -85,7 +91,10 @@ fn queue(programs: Vec<Program>) -> Receiver<Program> {
 }
 
 /// Builds them all, hands over each as soon as it is built, and returns those of [`ALONE`].
-fn build(on_built: &mut dyn FnMut(Program) -> Result<(), String>) -> Result<Vec<Program>, String> {
+fn build(
+    compiler: &[&str],
+    on_built: &mut dyn FnMut(Program) -> Result<(), String>,
+) -> Result<Vec<Program>, String> {
     let how = [
         "--workspace",
         "--no-run",
@@ -102,7 +111,8 @@ fn build(on_built: &mut dyn FnMut(Program) -> Result<(), String>) -> Result<Vec<
         }
         Ok(())
     };
-    let is_built = process::run_streaming("nice", &[&COMPILER[..], &how].concat(), &mut |line| {
+    let arguments = [&compiler[1..], &how].concat();
+    let is_built = process::run_streaming(compiler[0], &arguments, &mut |line| {
         let noted = note(line);
         if outcome.is_ok() {
             outcome = noted;
@@ -321,6 +331,41 @@ mod tests {
         let mut exact = script(dir.path(), "q", "test \"$1 $2\" = '--exact a::x'");
         exact.tests = vec!["a::x".into()];
         assert_eq!(run_all(queue(vec![exact]), 1, &|_| {}), Ok(true));
+    }
+
+    #[test]
+    fn programs_run_while_others_are_compiled_and_what_does_not_compile_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let test = script(dir.path(), "built", "touch ran; echo it ran");
+        let line = LINE
+            .replace(r#"["test"]"#, r#"["lib"]"#)
+            .replace("/w/target/debug/deps/clones-1", test.path.to_str().unwrap())
+            .replace("/w/crates/content/", &format!("{}/", dir.path().display()));
+        // It waits for what it has built, then it fails; or goes on to the examples.
+        let compile = |end: &str| {
+            format!(
+                "cd {}; case $* in *--doc*) echo an example; exit;; esac; echo '{line}'; \
+                 until [ -e ran ]; do sleep 0.01; done; rm ran; exit {end}",
+                dir.path().display()
+            )
+        };
+        for (end, outcome) in [
+            ("1", Err("the tests do not compile".into())),
+            ("0", Ok(true)),
+        ] {
+            let compiler = script(dir.path(), "compiler", &compile(end));
+            let lines = Mutex::new(Vec::new());
+            let on_line = |line: &str| lines.lock().unwrap().push(line.to_owned());
+            let compiler = [compiler.path.to_str().unwrap(), "test"];
+            assert_eq!(run_built_by(&compiler, &on_line), outcome);
+            let lines = lines.into_inner().unwrap();
+            assert!(lines.contains(&"it ran".to_owned()), "{lines:?}");
+            assert_eq!(
+                lines.contains(&"an example".to_owned()),
+                end == "0",
+                "{lines:?}"
+            );
+        }
     }
 
     #[test]

@@ -259,12 +259,14 @@ fn count_line(tally: &Mutex<Tally>, line: &str) {
 /// What does not compile, or does not run, prints no result, and must not pass for that.
 fn end_count(tally: Mutex<Tally>, success: Result<bool, String>) -> Tally {
     let mut tally = tally.into_inner().unwrap_or_else(PoisonError::into_inner);
-    if tally.failed == 0 && success != Ok(true) {
-        let why = success.err();
-        let why = why.unwrap_or("a program of tests did not end well".to_owned());
-        println!("failed: {why}");
-        tally.failed += 1;
-    }
+    let why = match success {
+        // Some tests may have run, and failed, before others did not compile.
+        Err(why) => why,
+        Ok(false) if tally.failed == 0 => "a program of tests did not end well".to_owned(),
+        Ok(_) => return tally,
+    };
+    println!("failed: {why}");
+    tally.failed += 1;
     tally
 }
 
