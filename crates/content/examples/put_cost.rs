@@ -15,6 +15,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
     let mut number = |otherwise: usize| arguments.next().map_or(Ok(otherwise), |text| text.parse());
     let (bytes, per_commit, rounds) = (number(4_096)?, number(64)?, number(20)?);
+    if bytes < 8 || per_commit == 0 || !FILES.is_multiple_of(per_commit) || rounds == 0 {
+        return Err("BYTES is 8 or more, ROUNDS 1 or more, PER_COMMIT a divisor of 1,024".into());
+    }
     let above = arguments.next().map_or_else(std::env::temp_dir, Into::into);
     let path = above.join(format!("larder-put-cost-{}", std::process::id()));
     let options = CreateOptions {

@@ -44,7 +44,7 @@ fn row(ino: u64) -> InodeRow {
 }
 
 #[test]
-fn no_statement_of_a_commit_makes_a_table_of_its_own() {
+fn statements_for_new_and_changed_files_make_no_tables_of_their_own() {
     let dir = tempfile::tempdir().unwrap();
     let catalog = SqliteCatalog::create(dir.path(), &CatalogOptions::default(), &INIT).unwrap();
     let name = |text: &str| Name::new(text.as_bytes()).unwrap();

@@ -36,11 +36,11 @@ const LITTLE_RESERVES: u64 = 2;
 /// The write-ahead log is checkpointed when more of it waits for that, bytes. Pages that change
 /// often are copied once in so many.
 pub(crate) const WAL_BYTES_PASSIVE: u64 = 32 << 20;
-/// So many operations go by between two looks, where there is hardly enough.
-const LOOK_OPERATIONS: u32 = 32;
-/// No operation makes the catalog and its log longer by more than this, bytes.
-const OPERATION_BYTES_MAX: u64 = 1 << 20;
-/// Nor more time.
+/// What an operation makes the catalog and its log longer by, bytes: most take some 10 KB.
+const OPERATION_BYTES: u64 = 1 << 20;
+/// So many operations go by between two looks: where there is hardly enough, where there is much.
+const LOOK_OPERATIONS: [u32; 2] = [32, 4096];
+/// Nor more time: what other programs take is not foreseen.
 const LOOK_PAUSE: Duration = Duration::from_millis(20);
 
 /// Why nothing can be written there.
@@ -141,10 +141,11 @@ impl EngineSpace<'_> {
     }
 }
 
-/// How many operations surely leave a host that has `host` bytes with more than `little`.
+/// How many operations leave a host that has `host` bytes with more than `little`.
 fn operations_between_looks(host: u64, little: u64) -> u32 {
-    let surely = host.saturating_sub(little) / OPERATION_BYTES_MAX;
-    u32::try_from(surely).map_or(u32::MAX, |surely| surely.max(LOOK_OPERATIONS))
+    let [least, most] = LOOK_OPERATIONS;
+    let left = host.saturating_sub(little) / OPERATION_BYTES;
+    u32::try_from(left).unwrap_or(most).clamp(least, most)
 }
 
 #[cfg(test)]
@@ -154,19 +155,21 @@ mod tests {
     #[test]
     fn the_less_a_host_has_the_more_often_it_is_looked_at() {
         let little = 40 << 20;
-        for host in [0, little - 1, little, little + 33 * OPERATION_BYTES_MAX - 1] {
+        let [least, most] = LOOK_OPERATIONS;
+        for (host, operations) in [
+            (0, least),
+            (little - 1, least),
+            (little, least),
+            (little + 33 * OPERATION_BYTES - 1, least),
+            (little + 500 * OPERATION_BYTES, 500),
+            (little + 5000 * OPERATION_BYTES, most),
+            (u64::MAX, most),
+        ] {
             assert_eq!(
                 operations_between_looks(host, little),
-                LOOK_OPERATIONS,
+                operations,
                 "{host}, HOST-1"
             );
         }
-        let host = little + 500 * OPERATION_BYTES_MAX;
-        assert_eq!(operations_between_looks(host, little), 500, "HOST-1");
-        assert_eq!(
-            operations_between_looks(u64::MAX, little),
-            u32::MAX,
-            "HOST-1"
-        );
     }
 }

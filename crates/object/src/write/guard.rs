@@ -37,12 +37,14 @@ use std::sync::{Arc, RwLockReadGuard, RwLockWriteGuard};
 
 /// Changes of names that one group has, before another operation begins.
 const NAME_CHANGES_MAX: usize = 1 << 14;
+/// The memory of an undo list as long as this is not kept for the next operation.
+const UNDO_KEPT_MAX: usize = 64;
 
 /// A change of names and attributes under way: all of it is seen at once, and is in one commit.
 /// Dropped without [`WriteGuard::commit`] it has not happened (`GUARD-2`).
 pub struct WriteGuard<'e> {
     engine: &'e Engine,
-    // Dropped in this order: the writer lock last.
+    // Dropped in this order: the writer lock last. The undo list was emptied before.
     _names: RwLockWriteGuard<'e, ()>,
     _barrier: RwLockReadGuard<'e, ()>,
     _edit: Edit<'e>,
@@ -50,9 +52,6 @@ pub struct WriteGuard<'e> {
     /// The present, nanoseconds since 1970: one moment for the whole change.
     pub now_ns: i64,
 }
-
-/// An undo list as long as this is not kept for the next operation.
-const UNDO_KEPT_MAX: usize = 64;
 
 impl<'e> EngineNamespace<'e> {
     /// Begins a change; waits for the writer lock.
