@@ -418,25 +418,15 @@ impl Drop for WriteGuard<'_> {
         if !self.undo.get_mut().is_over {
             self.take_back();
         }
-        let UndoList {
-            nodes,
-            steps,
-            saves,
-            ..
-        } = self.undo.get_mut();
-        if nodes.capacity().max(steps.capacity()).max(saves.capacity()) > UNDO_KEPT_MAX {
-            return;
+        let mut list = take(self.undo.get_mut());
+        list.nodes.clear();
+        list.steps.clear();
+        list.saves.clear();
+        let longest = list.nodes.capacity().max(list.steps.capacity());
+        if longest.max(list.saves.capacity()) <= UNDO_KEPT_MAX {
+            (list.is_asked, list.is_over) = (false, false);
+            *lock(&self.engine.undo_list) = list;
         }
-        nodes.clear();
-        steps.clear();
-        saves.clear();
-        let (nodes, steps, saves) = (take(nodes), take(steps), take(saves));
-        *lock(&self.engine.undo_list) = UndoList {
-            nodes,
-            steps,
-            saves,
-            ..UndoList::default()
-        };
     }
 }
 
