@@ -2,8 +2,8 @@
 //!
 //! The kernel keeps no times of FUSE. It says what is read when it has no page of it: that asks for
 //! the attributes again by itself. What is read from its pages it does not say, so opening a file
-//! for reading alone counts as reading it (`FUSE-20`). Who opens it for writing too often does not
-//! read it.
+//! for reading alone counts as reading it, once the kernel got pages of it (`FUSE-20`). Who opens
+//! it for writing too often does not read it.
 
 use crate::convert::slot_of_number;
 use crate::mountinfo::find_options;

@@ -30,6 +30,7 @@ use larder_fuse_protocol::{
 };
 pub(crate) use listing::{Listed, list};
 use std::borrow::Cow;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 pub(crate) use transfer::{WriteEnd, copy, read_full, write_file};
@@ -61,6 +62,8 @@ pub(crate) struct OpenFile {
     pub(crate) lock_node: NodeNumber,
     /// It is the shared memory of a SQLite database.
     share: Mutex<Option<Share>>,
+    /// By way of it the kernel got pages.
+    pub(crate) has_pages: AtomicBool,
 }
 
 impl std::ops::Deref for OpenFile {
@@ -415,6 +418,7 @@ impl Bridge {
             is_flushed,
             lock_node,
             share: Mutex::default(),
+            has_pages: AtomicBool::new(false),
         };
         Opened::new(self.files.insert(open), fopen_flags)
     }

@@ -370,6 +370,7 @@ impl Filesystem for Bridge {
         let done = match read.is_direct {
             true => read_full(&file, offset, buffer),
             false => {
+                self.note_pages(&file);
                 let range = offset..offset.saturating_add(buffer.len() as u64);
                 file.way
                     .page_read(range, || read_full(&file, offset, buffer))

@@ -114,6 +114,8 @@ struct State {
 struct Node {
     lookup_count: u64,
     entries: Vec<Entry>,
+    /// Some of its content went through the kernel's page cache since it is known.
+    has_pages: bool,
 }
 
 /// Whether what is in a directory can ever be something else: what is past stays as it is, but what
@@ -212,6 +214,21 @@ impl Known {
             state.entries.remove(&entry);
             state.leave(&entry);
         }
+    }
+
+    /// The reply that is about to go out lets the kernel keep pages of `node`.
+    pub(crate) fn note_pages(&self, node: NodeNumber) {
+        if let Some(found) = self.lock().nodes.get_mut(&node) {
+            found.has_pages = true;
+        }
+    }
+
+    /// Whether the kernel may have pages of `node`.
+    pub(crate) fn has_pages(&self, node: NodeNumber) -> bool {
+        self.lock()
+            .nodes
+            .get(&node)
+            .is_some_and(|found| found.has_pages)
     }
 
     /// Whether the kernel may know the node.

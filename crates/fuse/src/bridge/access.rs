@@ -4,13 +4,25 @@ use super::{Bridge, Call, OpenFile};
 use crate::convert::node_of;
 use larder::{AccessRule, Error};
 use larder_fuse_protocol::{Errno, NodeNumber, OpenFlags};
+use std::sync::atomic::Ordering;
 
 impl Bridge {
-    /// A file is opened: later reads of its pages may not come here. The kernel shall ask for its
-    /// attributes again, before whoever opens it may.
+    /// A file is opened: where the kernel has pages, later reads of them may not come here. It
+    /// shall ask for the attributes again, before whoever opens the file may. Where it has none
+    /// the first read comes, after which it asks by itself; a notification would cost each file
+    /// that is read for the first time a GETATTR.
     pub(crate) fn note_opened(&self, call: &Call<'_>, file: &OpenFile, open: OpenFlags) {
-        if !open.is_write() && self.note_read(call, file, open.flags) {
-            self.show_again(call.request.node);
+        let node = call.request.node;
+        let may_be_unseen = !open.is_write() && self.known.has_pages(node);
+        if may_be_unseen && self.note_read(call, file, open.flags) {
+            self.show_again(node);
+        }
+    }
+
+    /// The kernel is about to keep pages of an open file.
+    pub(crate) fn note_pages(&self, file: &OpenFile) {
+        if !file.has_pages.swap(true, Ordering::Relaxed) {
+            self.known.note_pages(file.way.node());
         }
     }
 

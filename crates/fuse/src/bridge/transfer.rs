@@ -64,7 +64,11 @@ pub(crate) fn write_file(
             })
         };
         // Who writes is named for direct writes only, as for reads.
-        let way = (&file.way, write.lock_owner.is_some());
+        let passes_by = write.lock_owner.is_some();
+        if !passes_by {
+            bridge.note_pages(&file);
+        }
+        let way = (&file.way, passes_by);
         (bridge.streams).write(way, range, || apply().map_err(fail), drop_pages)?
     };
     if write.flags & (libc::O_SYNC | libc::O_DSYNC) != 0 {

@@ -25,6 +25,12 @@ fn append(path: &Path) {
     file.write_all(b"more").unwrap();
 }
 
+/// By way of the kernel's pages.
+fn overwrite(path: &Path) {
+    let mut file = Open::new().read(true).write(true).open(path).unwrap();
+    file.write_all(b"over").unwrap();
+}
+
 fn read_with(path: &Path, flags: i32) {
     let mut file = Open::new()
         .read(true)
@@ -54,11 +60,17 @@ type Row = (&'static str, &'static str, fn(&Path));
 const HOUR: Duration = Duration::from_secs(3600);
 
 /// In this order, each from what the one before it has left.
-const TABLE: [Row; 22] = [
+const TABLE: [Row; 24] = [
     ("the first reading", "f", |dir| read_with(&dir.join("f"), 0)),
     ("the second", "f", |dir| read_with(&dir.join("f"), 0)),
     ("a write alone", "f", |dir| append(&dir.join("f"))),
     ("a reading after a write, of pages in memory", "f", |dir| {
+        read_with(&dir.join("f"), 0)
+    }),
+    ("a write of pages in memory", "f", |dir| {
+        overwrite(&dir.join("f"))
+    }),
+    ("a reading after it", "f", |dir| {
         read_with(&dir.join("f"), 0)
     }),
     ("a chmod alone", "f", |dir| {
@@ -148,14 +160,19 @@ fn go_through(dir: &Path) -> Vec<(&'static str, bool)> {
 fn reading_changes_times_of_access_as_on_ext4() {
     let (mount, ext4) = (TestMount::new(), Ext4::new());
     assert_eq!(go_through(&mount.root()), go_through(&ext4.root()));
-    // What the kernel does not tell: whether somebody who opens a file reads it.
     for (root, is_read) in [(mount.root(), true), (ext4.root(), false)] {
         let file = root.join("opened");
+        let is_changed_by_opening = || {
+            let before = atime(&file);
+            sleep(STEP);
+            drop(File::open(&file).unwrap());
+            atime(&file) != before
+        };
         fs::write(&file, "x").unwrap();
-        let before = atime(&file);
-        sleep(STEP);
-        drop(File::open(&file).unwrap());
-        assert_eq!(atime(&file) != before, is_read, "FUSE-20");
+        assert!(!is_changed_by_opening(), "no page of it is in memory");
+        // What the kernel does not tell: whether somebody reads pages that it has.
+        overwrite(&file);
+        assert_eq!(is_changed_by_opening(), is_read, "FUSE-20");
         // And whether somebody who may write reads pages that the kernel has.
         read_with(&file, 0);
         fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
@@ -165,6 +182,32 @@ fn reading_changes_times_of_access_as_on_ext4() {
         assert_eq!(both.read(&mut [0; 1]).unwrap(), 1);
         assert_eq!(atime(&file) != before, !is_read, "FUSE-20");
     }
+}
+
+/// LOOKUP, OPEN, READ and RELEASE: nothing is told that has it ask again.
+#[test]
+fn the_first_reading_of_a_file_asks_for_no_attributes() {
+    let mut mount = TestMount::new();
+    for index in 0..20 {
+        fs::write(mount.path(&format!("f{index}")), "some bytes").unwrap();
+    }
+    mount.end();
+    mount.mount(|options| options.has_metrics = true);
+    for index in 0..20 {
+        fs::read(mount.path(&format!("f{index}"))).unwrap();
+    }
+    let metrics = mount.mounted().monitor().metrics().unwrap();
+    // The numbers are those of the protocol.
+    let [getattr, read] = [3, 15].map(|operation| {
+        let found = metrics
+            .operations
+            .iter()
+            .find(|one| one.operation == operation);
+        found.map_or(0, |one| one.count)
+    });
+    assert_eq!(read, 20);
+    // That of the root, and what others on the machine look at.
+    assert!(getattr < 5, "{getattr} times");
 }
 
 #[test]
