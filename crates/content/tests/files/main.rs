@@ -12,6 +12,7 @@ mod examples;
 mod files;
 mod fragments;
 mod growth;
+mod host_reserve;
 mod listing;
 mod log;
 mod memory;

@@ -543,6 +543,7 @@ impl EngineSharing<'_> {
     /// Joins the users of the writer lock, when quarantining waits for the catalog (`SHARE-6`).
     /// Cost: nothing, but for the first time, when it waits for the other users.
     fn edit_sharing(&self) -> Result<Edit<'_>> {
+        self.space().require_host_space()?;
         loop {
             let edit = self.edit()?;
             // With the writer lock it stays so.

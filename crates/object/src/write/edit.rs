@@ -47,13 +47,18 @@ pub(crate) struct Shrinking {
 }
 
 impl<'e> EngineContent<'e> {
-    /// A reservation of `blocks` blocks for a change that follows.
+    /// A reservation of `blocks` blocks for a change that follows. New content needs the host's
+    /// space too, though it has no block of its own (`HOST-1`).
     pub(crate) fn reservation(
         &self,
         _edit: &Edit<'_>,
         blocks: u64,
         purpose: Purpose,
     ) -> Result<HeldReservation<'e>> {
+        match purpose {
+            Purpose::Ordinary => self.space().require_host_space()?,
+            Purpose::Privileged => {}
+        }
         let reservation = self.space().reserve(blocks, purpose)?;
         Ok(HeldReservation {
             engine: self.engine,
@@ -79,8 +84,6 @@ impl<'e> EngineContent<'e> {
     ) -> Result<u64> {
         step("claim memory")?;
         let _memory = self.delayed_allocation().claim_memory(data.len() as u64)?;
-        step("look at the host")?;
-        self.space().require_host_space()?;
         let blocks = blocks_touched(asked, data.len() as u64);
         let mut change = self.content_guard(node, (blocks, Purpose::Ordinary), Wait::No)?;
         let size = change.state.row.size_bytes;
