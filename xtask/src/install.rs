@@ -168,9 +168,35 @@ pub fn packages(tools: &[Tool]) -> Outcome {
     process::run("env", &[&install[..], &packages].concat())
 }
 
-/// A program of this name and version from crates.io: the one on the search path, or one that is
-/// installed below the workspace's target directory. Returns its path.
-pub fn crate_program(name: &str, version: &str, why: &str) -> Result<PathBuf, String> {
+/// A program from crates.io.
+#[derive(Debug, Clone, Copy)]
+pub struct CrateProgram {
+    /// Of the crate and of its program.
+    pub name: &'static str,
+    /// The one that is wanted, whole.
+    pub version: &'static str,
+    /// What it is for, as is told who waits for it.
+    pub why: &'static str,
+}
+
+/// Judges a mount call by call.
+pub const PJDFSTEST: CrateProgram = CrateProgram {
+    name: "pjdfstest",
+    version: "0.2.2",
+    why: "checks POSIX call by call",
+};
+/// Judges a mount by what random operations leave.
+pub const FSX: CrateProgram = CrateProgram {
+    name: "fsx",
+    version: "0.3.2",
+    why: "exercises files at random",
+};
+
+/// A program from crates.io: the one on the search path, or one that is installed below the
+/// workspace's target directory; whoever works beside it has the processors first. Returns its
+/// path.
+pub fn crate_program(wanted: CrateProgram) -> Result<PathBuf, String> {
+    let CrateProgram { name, version, why } = wanted;
     let root = Workspace::load()?.target.join("tools");
     let own = root.join("bin").join(name);
     let wanted = format!("{name} {version}");
@@ -194,6 +220,9 @@ pub fn crate_program(name: &str, version: &str, why: &str) -> Result<PathBuf, St
     );
     let root = root.to_string_lossy();
     let install = [
+        "-n",
+        "10",
+        "cargo",
         "install",
         name,
         "--version",
@@ -203,7 +232,7 @@ pub fn crate_program(name: &str, version: &str, why: &str) -> Result<PathBuf, St
         "--root",
         &root,
     ];
-    process::run("cargo", &install)?;
+    process::run("nice", &install)?;
     Ok(own)
 }
 

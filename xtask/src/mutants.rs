@@ -3,11 +3,15 @@
 //! cargo-mutants changes a package by one small step at a time and runs its tests. A step that no
 //! test notices asks for a test, for less code, or for a line that says why neither.
 
-use xtask::install::crate_program;
+use xtask::install::{CrateProgram, crate_program};
 use xtask::workspace::Workspace;
 use xtask::{Outcome, process};
 
-const VERSION: &str = "27.1.0";
+const CARGO_MUTANTS: CrateProgram = CrateProgram {
+    name: "cargo-mutants",
+    version: "27.1.0",
+    why: "it changes the code under the tests",
+};
 /// Packages without I/O: all of their steps take minutes.
 const PACKAGES: [&str; 2] = ["larder-format", "larder-space"];
 
@@ -23,11 +27,7 @@ pub fn parse_and_run(arguments: &[&str]) -> Outcome {
     }) {
         return Err(format!("there is no package '{unknown}'"));
     }
-    let program = crate_program(
-        "cargo-mutants",
-        VERSION,
-        "it changes the code under the tests",
-    )?;
+    let program = crate_program(CARGO_MUTANTS)?;
     let output = workspace.target.display().to_string();
     let mut options = vec![
         "mutants",

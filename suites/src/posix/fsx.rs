@@ -50,7 +50,7 @@ const SHAPES: [Shape; 3] = [
 
 /// Runs each seed.
 pub fn run(site: &Site) -> Result<Tally, String> {
-    let program = install::crate_program("fsx", "0.3.2", "exercises files at random")?;
+    let program = install::crate_program(install::FSX)?;
     let (legs, shape_count) = site.length.choose((1, 1), (50, SHAPES.len()));
     let mount = site.mount()?;
     let mut cases = Cases::default();

@@ -60,7 +60,7 @@ struct Pjdfstest {
 
 impl Pjdfstest {
     fn new(site: &Site) -> Result<Pjdfstest, String> {
-        let program = install::crate_program("pjdfstest", "0.2.2", "checks POSIX call by call")?;
+        let program = install::crate_program(install::PJDFSTEST)?;
         let pjdfstest = Pjdfstest {
             program,
             scratch: site.scratch().to_owned(),
