@@ -4,7 +4,7 @@
 
 use crate::hostile::damage::{ENDLESS, full, owner};
 use crate::hostile::sandbox::copy_tree;
-use crate::support::{Done, Place};
+use crate::support::{Done, Place, peak_memory};
 use larder::format::limits::{STORES_MAX, STORES_OPEN_MAX};
 use rusqlite::Connection;
 use std::fs;
@@ -57,16 +57,12 @@ pub fn run(place: &Place, verb: &[&str], what: &str, figures: &mut Figures) -> D
         .stderr(Stdio::from(fs::File::create(&stderr).unwrap()));
     let began = Instant::now();
     let mut child = command.spawn().unwrap();
-    let status_file = format!("/proc/{}/status", child.id());
     let (mut memory, mut took) = (0, Duration::ZERO);
     let status = loop {
         if let Some(status) = child.try_wait().unwrap() {
             break Some(status);
         }
-        let text = fs::read_to_string(&status_file).unwrap_or_default();
-        let peak = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-        let peak = peak.and_then(|peak| peak.trim().trim_end_matches(" kB").parse::<u64>().ok());
-        memory = memory.max(peak.unwrap_or(0) << 10);
+        memory = memory.max(peak_memory(&child).unwrap_or(0));
         took = processor_time(child.id()).unwrap_or(took);
         if took > PROCESSOR_MAX || began.elapsed() > TIME_MAX {
             child.kill().unwrap();

@@ -5,12 +5,12 @@
 use crate::hostile::damage::{Instead, replace};
 use crate::hostile::sandbox::make_outside;
 use crate::mount::serve;
-use crate::support::Place;
+use crate::support::{Place, peak_memory};
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -76,13 +76,6 @@ struct Figures {
     largest_kib: u64,
 }
 
-fn peak_kib(child: &Child) -> u64 {
-    let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    line.and_then(|line| line.trim().trim_end_matches(" kB").parse().ok())
-        .unwrap_or(0)
-}
-
 /// Runs one verb; what is wrong with it, if anything.
 fn run(place: &Place, verb: &[&str], figures: &Mutex<Figures>) -> Vec<String> {
     let before = state(&place.path("outside"));
@@ -97,7 +90,7 @@ fn run(place: &Place, verb: &[&str], figures: &Mutex<Figures>) -> Vec<String> {
     let waits = ["mount", "trace"].contains(&verb[0]);
     let (mut largest, mut is_told) = (0, false);
     let status = loop {
-        largest = largest.max(peak_kib(&child));
+        largest = largest.max(peak_memory(&child).unwrap_or(0) >> 10);
         if let Some(status) = child.try_wait().unwrap() {
             break Some(status);
         }

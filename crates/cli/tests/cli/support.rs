@@ -1,6 +1,7 @@
 //! Runs the real `larder` in a directory of its own.
 
 use std::ffi::OsStr;
+use std::fs;
 use std::io::Write;
 use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
@@ -262,4 +263,20 @@ impl Drop for Killed {
             let _ = child.wait();
         }
     }
+}
+
+/// The most memory that a child had at once, bytes; none when it has ended, or is not yet the
+/// program that it was made for: until that is loaded it shares the memory of this one, for as long
+/// as another thread keeps that from being looked at (a `fork` does).
+pub fn peak_memory(child: &Child) -> Option<u64> {
+    let of_child = |file: &str| Path::new("/proc").join(child.id().to_string()).join(file);
+    let program = fs::read_link(of_child("exe")).ok()?;
+    if program == std::env::current_exe().unwrap() {
+        return None;
+    }
+    let status = fs::read_to_string(of_child("status")).ok()?;
+    let mut lines = status.lines();
+    let peak = lines.find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let kib: u64 = peak.trim().trim_end_matches(" kB").parse().unwrap();
+    Some(kib << 10)
 }

@@ -2,7 +2,7 @@
 //! within bounds.
 
 use super::verbs::{How, Verb};
-use crate::support::Place;
+use crate::support::{Place, peak_memory};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt, lchown};
@@ -384,10 +384,7 @@ impl Run<'_> {
     }
 
     fn look_at(&mut self, child: &Child) {
-        let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
-        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-        let peak = peak.and_then(|peak| peak.trim().trim_end_matches(" kB").parse::<u64>().ok());
-        self.largest = self.largest.max(peak.unwrap_or(0) << 10);
+        self.largest = self.largest.max(peak_memory(child).unwrap_or(0));
     }
 
     /// Waits for it, and interrupts it after `patience`.
