@@ -62,6 +62,8 @@ pub(crate) struct OpenFile {
     pub(crate) lock_node: NodeNumber,
     /// It is the shared memory of a SQLite database.
     share: Mutex<Option<Share>>,
+    /// As it was opened.
+    pub(crate) flags: OpenFlags,
     /// By way of it the kernel got pages.
     pub(crate) has_pages: AtomicBool,
 }
@@ -418,6 +420,7 @@ impl Bridge {
             is_flushed,
             lock_node,
             share: Mutex::default(),
+            flags,
             has_pages: AtomicBool::new(false),
         };
         Opened::new(self.files.insert(open), fopen_flags)

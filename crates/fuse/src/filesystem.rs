@@ -334,7 +334,7 @@ impl Filesystem for Bridge {
             Ok(opened) => {
                 self.stale_names.opened(call.request.pid, node);
                 self.keep_share(opened.handle, share);
-                self.note_opened(call, &*self.files.find(opened.handle)?, open);
+                self.note_opened(call, &*self.files.find(opened.handle)?);
                 Ok(opened)
             }
             Err(error) => {
@@ -479,8 +479,11 @@ impl Filesystem for Bridge {
         found.ok_or(Errno::ENXIO)
     }
 
-    fn copy_file_range(&self, _: &mut Call<'_>, range: CopyRange) -> Result<u64, Errno> {
-        copy(self, &range)
+    fn copy_file_range(&self, call: &mut Call<'_>, range: CopyRange) -> Result<u64, Errno> {
+        let from = self.files.find(range.from)?;
+        let copied = copy(&from, &*self.files.find(range.to)?, &range)?;
+        self.note_unseen_read(call, &from);
+        Ok(copied)
     }
 
     // ---- directories ----------------------------------------------------------------------

@@ -42,8 +42,9 @@
 //! * `FUSE-18` A mount answers the request of a command (`BARRIER-1`) when the kernel was told of
 //!   all that was committed before.
 //! * `FUSE-19` A node lives until the kernel forgets it, whether it has a name or a handle or not.
-//! * `FUSE-20` Reading changes times of access as `relatime` of Linux says, but that a file, once
-//!   the kernel got pages of it, is read when it is opened for reading alone; nobody waits for it.
+//! * `FUSE-20` Reading and copying change times of access as `relatime` of Linux says, but that a
+//!   file that is empty, or of which the kernel got pages, is read when it is opened for reading
+//!   alone; nobody waits for it.
 //! * `FUSE-21` What has the number of another node that is gone has another generation: a file
 //!   handle opens what it was taken of, or nothing. A number comes again when a server is killed
 //!   before it has committed what it made, and of the past with each mount.

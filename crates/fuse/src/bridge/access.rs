@@ -3,26 +3,35 @@
 use super::{Bridge, Call, OpenFile};
 use crate::convert::node_of;
 use larder::{AccessRule, Error};
-use larder_fuse_protocol::{Errno, NodeNumber, OpenFlags};
+use larder_fuse_protocol::{Errno, NodeNumber};
 use std::sync::atomic::Ordering;
 
 impl Bridge {
-    /// A file is opened: where the kernel has pages, later reads of them may not come here. It
-    /// shall ask for the attributes again, before whoever opens the file may. Where it has none
-    /// the first read comes, after which it asks by itself; a notification would cost each file
-    /// that is read for the first time a GETATTR.
-    pub(crate) fn note_opened(&self, call: &Call<'_>, file: &OpenFile, open: OpenFlags) {
-        let node = call.request.node;
-        let may_be_unseen = !open.is_write() && self.known.has_pages(node);
-        if may_be_unseen && self.note_read(call, file, open.flags) {
-            self.show_again(node);
+    /// A file is opened: where the kernel has pages, or knows that there is nothing to read, later
+    /// reads may not come here. Else the first one does, after which the kernel asks for the
+    /// attributes by itself; to tell it would cost each file that is read for the first time a
+    /// GETATTR.
+    pub(crate) fn note_opened(&self, call: &Call<'_>, file: &OpenFile) {
+        let is_empty = || file.metadata().is_ok_and(|attr| attr.size_bytes == 0);
+        let may_be_unseen = || self.known.has_pages(call.request.node) || is_empty();
+        if !file.flags.is_write() && may_be_unseen() {
+            self.note_unseen_read(call, file);
+        }
+    }
+
+    /// A file is read by something after which the kernel does not ask for the attributes by
+    /// itself: it shall, before whoever reads may.
+    pub(crate) fn note_unseen_read(&self, call: &Call<'_>, file: &OpenFile) {
+        if self.note_read(call, file, file.flags.flags) {
+            self.show_again(call.request.node);
         }
     }
 
     /// The kernel is about to keep pages of an open file.
     pub(crate) fn note_pages(&self, file: &OpenFile) {
-        if !file.has_pages.swap(true, Ordering::Relaxed) {
+        if !file.has_pages.load(Ordering::Relaxed) {
             self.known.note_pages(file.way.node());
+            file.has_pages.store(true, Ordering::Relaxed); // No earlier: others go by it.
         }
     }
 

@@ -93,8 +93,7 @@ fn drop_set_id(bridge: &Bridge, file: &OpenFile) -> Result<(), Errno> {
 }
 
 /// Copies inside the server; returns how many bytes.
-pub(crate) fn copy(bridge: &Bridge, range: &CopyRange) -> Result<u64, Errno> {
-    let (from, to) = (bridge.files.find(range.from)?, bridge.files.find(range.to)?);
+pub(crate) fn copy(from: &OpenFile, to: &OpenFile, range: &CopyRange) -> Result<u64, Errno> {
     let (from, to) = ((&***from, range.from_offset), (&***to, range.to_offset));
     copy_range(from, to, range.len_bytes).map_err(|error| node_errno(&error, "copy_file_range"))
 }
