@@ -28,7 +28,7 @@ struct World {
 type Step = (&'static str, fn(&World) -> Result<()>);
 
 /// Each adds content, a name or an attribute.
-const REFUSED: [Step; 13] = [
+const REFUSED: [Step; 14] = [
     ("a new file", |w| write(w, "/new", b"x")),
     ("a new large file", |w| {
         write(w, "/new", &pattern(1 << 20, 1))
@@ -43,6 +43,9 @@ const REFUSED: [Step; 13] = [
         w.pieced.write_at(1, b"yy")
     }),
     ("an insertion", |w| w.file.insert_range(100, b"inserted")),
+    ("an insertion of a hole", |w| {
+        w.source.allocate(AllocateMode::InsertRange, 4096, 4096)
+    }),
     ("an allocation", |w| {
         let mode = AllocateMode::Allocate { keep_size: false };
         w.file.allocate(mode, 1 << 20, 1 << 20)
@@ -62,7 +65,7 @@ const REFUSED: [Step; 13] = [
 ];
 
 /// Each frees something, or moves what is there.
-const SERVED: [Step; 6] = [
+const SERVED: [Step; 7] = [
     ("a read", |w| w.db.files().read(b"/file").map(drop)),
     ("a rename", |w| w.db.files().rename(b"/small", b"/moved")),
     ("a hole", |w| {
@@ -70,6 +73,7 @@ const SERVED: [Step; 6] = [
     }),
     ("a deletion of a range", |w| w.pieced.delete_range(0, 3)),
     ("a truncation", |w| w.file.set_len(10)),
+    ("a put of nothing", |w| write(w, "/pieced", b"")),
     ("a removal", |w| w.db.files().remove_file(b"/file")),
 ];
 
@@ -126,6 +130,8 @@ fn a_host_without_room_refuses_what_adds_and_serves_what_frees() {
             "{what}: {refused}"
         );
     }
+    assert!(db.files().read("/file").unwrap() == pattern(1 << 20, 7));
+    assert_eq!(db.files().read("/small").unwrap(), b"x");
     for (what, step) in SERVED {
         step(&world).unwrap_or_else(|error| panic!("HOST-1: {what}: {error}"));
     }

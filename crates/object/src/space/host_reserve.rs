@@ -8,8 +8,8 @@
 //! # Invariants
 //! * `HOST-1` New inodes, additional names, attributes and content, whichever way it comes, are
 //!   refused ([`ErrorKind::NoSpace`]) while the host has less than the reserve, and the segments do
-//!   not grow into it. *Guard*: [`EngineSpace::require_host_space`],
-//!   [`EngineSegments::host_margin_bytes`].
+//!   not grow into it. What a rollback brings back is not new. *Guard*:
+//!   [`EngineSpace::require_host_space`], [`EngineSegments::host_margin_bytes`].
 //! * `HOST-2` Where the host has little, the log is copied early, so that it does not take what is
 //!   left.
 //!

@@ -44,6 +44,7 @@ use crate::view::node::{Node, NodeState, require_alive};
 use crate::write::guard::step;
 use crate::{Error, ErrorKind, Result};
 use larder_catalog::{CommitOutcome, Held, MapShare, Sharing};
+use larder_space::Purpose;
 use larder_space::format::limits::{BLOCK_BYTES, FILE_BYTES_MAX, MAP_PAGE_BLOCKS};
 use larder_space::format::{CommitSeq, Extent, FileKind, Ino, StoreId};
 use std::sync::Arc;
@@ -251,6 +252,8 @@ impl EngineSharing<'_> {
         {
             return Err(crate::write::edit::too_large());
         }
+        step("look at the host")?;
+        self.content().require_room(Purpose::Ordinary)?;
         step("take the writer lock")?;
         let _edit = self.edit_sharing()?;
         let _barrier = loop {
@@ -543,7 +546,6 @@ impl EngineSharing<'_> {
     /// Joins the users of the writer lock, when quarantining waits for the catalog (`SHARE-6`).
     /// Cost: nothing, but for the first time, when it waits for the other users.
     fn edit_sharing(&self) -> Result<Edit<'_>> {
-        self.space().require_host_space()?;
         loop {
             let edit = self.edit()?;
             // With the writer lock it stays so.

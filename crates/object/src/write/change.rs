@@ -75,6 +75,8 @@ impl<'e> EngineContent<'e> {
         (blocks, purpose): (u64, Purpose),
         wait: Wait,
     ) -> Result<ContentGuard<'e>> {
+        step("look at the host")?;
+        self.require_room(purpose)?;
         step("take the writer lock")?;
         let edit = self.engine.edit()?;
         step("reserve space")?;

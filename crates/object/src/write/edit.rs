@@ -47,18 +47,22 @@ pub(crate) struct Shrinking {
 }
 
 impl<'e> EngineContent<'e> {
-    /// A reservation of `blocks` blocks for a change that follows. New content needs the host's
-    /// space too, though it has no block of its own (`HOST-1`).
+    /// New content needs the host's space too, though it may have no block of its own (`HOST-1`).
+    /// Asked before anything is locked.
+    pub(crate) fn require_room(&self, purpose: Purpose) -> Result<()> {
+        match purpose {
+            Purpose::Ordinary => self.space().require_host_space(),
+            Purpose::Privileged => Ok(()),
+        }
+    }
+
+    /// A reservation of `blocks` blocks for a change that follows.
     pub(crate) fn reservation(
         &self,
         _edit: &Edit<'_>,
         blocks: u64,
         purpose: Purpose,
     ) -> Result<HeldReservation<'e>> {
-        match purpose {
-            Purpose::Ordinary => self.space().require_host_space()?,
-            Purpose::Privileged => {}
-        }
         let reservation = self.space().reserve(blocks, purpose)?;
         Ok(HeldReservation {
             engine: self.engine,

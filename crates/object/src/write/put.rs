@@ -32,6 +32,11 @@ impl<'e> EngineContent<'e> {
         if size_bytes > FILE_BYTES_MAX {
             return Err(too_large());
         }
+        let purpose = match bytes.is_empty() {
+            true => Purpose::Privileged, // It frees what was there.
+            false => Purpose::Ordinary,
+        };
+        self.require_room(purpose)?;
         let memory = self.engine.delayed_allocation().claim_memory(size_bytes)?;
         let mut gather = Gather::default();
         let inline = (size_bytes <= self.session.inline_bytes_max).then(|| bytes.to_vec());
@@ -39,7 +44,7 @@ impl<'e> EngineContent<'e> {
             gather.write(0, bytes, |_, _| {});
         }
         let edit = self.engine.edit()?;
-        let reservation = self.reservation(&edit, gather.block_count(), Purpose::Ordinary)?;
+        let reservation = self.reservation(&edit, gather.block_count(), purpose)?;
         let content = NewContent {
             size_bytes,
             inline,

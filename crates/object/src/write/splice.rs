@@ -169,10 +169,9 @@ impl EngineFragments<'_> {
             .delayed_allocation()
             .claim_memory(filling.block_count() * BLOCK_BYTES + REWRITE_BYTES_MAX)?;
         let blocks = filling.block_count() + REWRITE_BYTES_MAX / BLOCK_BYTES + EDGE_BLOCKS;
-        let purpose = if filling.block_count() > 0 {
-            Purpose::Ordinary
-        } else {
-            Purpose::Privileged
+        let purpose = match filling.len_bytes() {
+            0 => Purpose::Privileged,
+            _ => Purpose::Ordinary, // A hole makes the map longer.
         };
         let mut change =
             self.content()
