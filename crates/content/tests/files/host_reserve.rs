@@ -1,6 +1,7 @@
 //! A host that has no more than the catalog's reserve: what makes the database longer is refused,
 //! whichever way it comes, and what frees something is not (`HOST-1`).
 
+use crate::common::moments::newest;
 use crate::common::*;
 use larder::{
     AllocateMode, CreateOptions, Database, DatabaseOptions, ErrorKind, FileHandle, Result,
@@ -116,6 +117,9 @@ fn a_host_without_room_refuses_what_adds_and_serves_what_frees() {
     };
     world.pieced.insert_range(5, b"inserted").unwrap();
     db.files().write("/small", b"x").unwrap();
+    db.files().write("/gone", pattern(1 << 20, 9)).unwrap();
+    let then = newest(&db);
+    db.files().remove_file("/gone").unwrap();
     db.sync().unwrap();
     host(&world, NOTHING);
     for (what, step) in REFUSED {
@@ -132,6 +136,9 @@ fn a_host_without_room_refuses_what_adds_and_serves_what_frees() {
     }
     assert!(db.files().read("/file").unwrap() == pattern(1 << 20, 7));
     assert_eq!(db.files().read("/small").unwrap(), b"x");
+    // What is shared with the past is not new.
+    (db.history().rollback(&then, None, false)).unwrap();
+    assert!(db.files().read("/gone").unwrap() == pattern(1 << 20, 9));
     for (what, step) in SERVED {
         step(&world).unwrap_or_else(|error| panic!("HOST-1: {what}: {error}"));
     }
