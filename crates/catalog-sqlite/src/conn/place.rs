@@ -53,8 +53,8 @@ pub(crate) struct Place {
     file: &'static str,
 }
 
-/// The descriptors whose paths SQLite has (`PLACE-2`).
-static IN_USE: Mutex<Vec<Arc<DatabaseDir>>> = Mutex::new(Vec::new());
+/// The descriptors whose paths SQLite has (`PLACE-2`), and how many [`InUse`] each has.
+static IN_USE: Mutex<Vec<(Arc<DatabaseDir>, usize)>> = Mutex::new(Vec::new());
 
 /// A descriptor in use. When the last of a directory goes, and no catalog there is open, it is
 /// closed.
@@ -221,13 +221,16 @@ impl InUse {
         let mut all = IN_USE.lock().unwrap_or_else(PoisonError::into_inner);
         let own = directory.identity().map_err(failed)?;
         let found = all
-            .iter()
-            .find(|known| known.identity().is_ok_and(|identity| identity == own));
+            .iter_mut()
+            .find(|(known, _)| known.identity().is_ok_and(|identity| identity == own));
         let known = match found {
-            Some(known) => Arc::clone(known),
+            Some((known, count)) => {
+                *count += 1;
+                Arc::clone(known)
+            }
             None => {
                 let new = Arc::new(directory.clone());
-                all.push(Arc::clone(&new));
+                all.push((Arc::clone(&new), 1));
                 new
             }
         };
@@ -261,10 +264,11 @@ impl Drop for InUse {
     fn drop(&mut self) {
         let mut all = IN_USE.lock().unwrap_or_else(PoisonError::into_inner);
         let own = &self.0;
-        let shm = format!("{CATALOG_FILE}-shm");
-        // This one, that of the table, and nobody else.
-        let is_over = Arc::strong_count(own) == 2 && matches!(own.kind(shm), Ok(None));
-        all.retain(|known| !(is_over && Arc::ptr_eq(known, own)));
+        if let Some((_, count)) = all.iter_mut().find(|(known, _)| Arc::ptr_eq(known, own)) {
+            *count -= 1;
+        }
+        let is_open = || !matches!(own.kind(format!("{CATALOG_FILE}-shm")), Ok(None));
+        all.retain(|(known, count)| *count > 0 || !Arc::ptr_eq(known, own) || is_open());
     }
 }
 
@@ -344,6 +348,13 @@ mod tests {
         place.connect(&CatalogOptions::default(), flags, false)
     }
 
+    fn is_in_use(directory: &DatabaseDir) -> bool {
+        let all = IN_USE.lock().unwrap();
+        let own = directory.identity().unwrap();
+        all.iter()
+            .any(|(known, _)| known.identity().unwrap() == own)
+    }
+
     #[test]
     fn only_regular_files_are_left_to_sqlite() {
         for name in BESIDE.map(|suffix| format!("{CATALOG_FILE}{suffix}")) {
@@ -365,11 +376,7 @@ mod tests {
     fn the_descriptor_stays_while_anybody_has_the_catalog_open() {
         let dir = tempfile::tempdir().unwrap();
         let place = Place::find(dir.path()).unwrap();
-        let is_kept = || {
-            let all = IN_USE.lock().unwrap();
-            let own = place.directory.identity().unwrap();
-            all.iter().any(|known| known.identity().unwrap() == own)
-        };
+        let is_kept = || is_in_use(&place.directory);
         let ours = open(&place, OpenFlags::SQLITE_OPEN_CREATE)
             .unwrap()
             .unwrap();
@@ -387,5 +394,29 @@ mod tests {
         drop(open(&place, OpenFlags::empty()).unwrap().unwrap());
         assert!(!is_kept(), "PLACE-2");
         assert!(!dir.path().join(format!("{CATALOG_FILE}-shm")).exists());
+    }
+
+    /// Who holds it is counted and let go in one step: two that go at the same time would each take
+    /// the other for somebody who stays.
+    #[test]
+    fn the_descriptor_goes_with_the_last_of_many_that_go_at_once() {
+        const THREADS: usize = 16;
+        let dir = tempfile::tempdir().unwrap();
+        let directory = DatabaseDir::open(dir.path()).unwrap();
+        let together = std::sync::Barrier::new(THREADS);
+        std::thread::scope(|scope| {
+            for _ in 0..THREADS {
+                scope.spawn(|| {
+                    for round in 0..20000 {
+                        let held = InUse::of(&directory).unwrap();
+                        together.wait();
+                        drop(held);
+                        together.wait();
+                        assert!(!is_in_use(&directory), "PLACE-2: round {round}");
+                        together.wait();
+                    }
+                });
+            }
+        });
     }
 }
