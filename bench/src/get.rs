@@ -1,4 +1,4 @@
-//! `bench get`: small objects read whole, warm and cold, by one thread and by eight.
+//! `bench get`: objects read whole, warm and cold, by one thread and by eight.
 //!
 //! ext4 opens, reads and closes; the API resolves the path, opens, reads and closes. Each thread
 //! reads every object of its share once, in an order of its own.
@@ -12,69 +12,90 @@ use super::setting::{Setting, alternate, shuffle, timed};
 use super::sides::{Api, Host, Side};
 use xtask::Outcome;
 
-const OBJECT_BYTES: usize = 10_000;
 const PER_DIRECTORY: usize = 1000;
+/// Rounds that are not counted: in the first, and with long objects in the second, memory fills.
+const WARMING_ROUNDS: usize = 2;
+
+/// Objects of one size.
+#[derive(Clone, Copy)]
+struct Kind {
+    name: &'static str,
+    bytes: usize,
+    count: usize,
+    /// Warm and cold, ÷ ext4.
+    targets: [f64; 2],
+}
 
 /// Measures.
 pub fn run(setting: &mut Setting) -> Result<Report, String> {
     let rounds = setting.options.rounds.unwrap_or(5);
-    let count = setting.options.choose(2000, 10_000, 20_000);
+    let kinds = [
+        Kind {
+            name: "10 KB",
+            bytes: 10_000,
+            count: setting.options.choose(2000, 10_000, 20_000),
+            targets: [1.5, 1.0],
+        },
+        Kind {
+            name: "1 MB",
+            bytes: 1_000_000,
+            count: setting.options.choose(50, 200, 500),
+            targets: [0.8, 1.0],
+        },
+    ];
+    let counts = kinds.map(|kind| format!("{} of {}", kind.count, kind.name));
     let mut report = Report::new(
         "get",
         &format!(
-            "{} {rounds} rounds, sides in turns; {count} objects of 10 KB in directories of \
-             {PER_DIRECTORY}, read once per round in \
-             random order; objects per second, all threads together. Cold: the database is opened \
-             anew, the caches are dropped.",
-            setting.machine()?
+            "{} {rounds} rounds, sides in turns; {} in directories of {PER_DIRECTORY}, read once \
+             per round in random order; objects per second, all threads together. Cold: the \
+             database is opened anew, the caches are dropped.",
+            setting.machine()?,
+            counts.join(", "),
         ),
     );
     let place = setting.directory()?;
-    setting.watch_memory(OBJECT_BYTES)?;
+    setting.watch_memory(kinds[1].bytes)?;
     let mut sides: [Box<dyn Side>; 2] = [
         Box::new(Api::create(&place.path().join("api.larder"), None)?),
         Box::new(Host::create(&place.path().join("plain"))?),
     ];
-    let mut buffer = content::noise(3, OBJECT_BYTES);
-    for side in &sides {
-        for index in 0..count {
-            if index % PER_DIRECTORY == 0 {
-                side.make_directory(&format!("/{}", index / PER_DIRECTORY))?;
-            }
-            content::stamp(&mut buffer, index as u64, 0);
-            side.put(&path_of(index), &buffer)?;
-        }
-        side.sync()?;
-    }
     let mut comparisons = Vec::new();
-    for (is_cold, name, target) in [(false, "warm", 1.5), (true, "cold", 1.0)] {
-        if is_cold && !setting.drops_caches {
-            continue;
-        }
-        for threads in [1, 8] {
-            let mut rates: [Samples; 2] = Default::default();
-            // The first round warms up; it is not counted.
-            alternate(rounds + 1, 2, |round, index| {
-                if is_cold {
-                    sides[index].forget()?;
-                    setting.cool()?;
-                }
-                let shares = shares(count, threads, round as u64);
-                let duration = timed(|| get_all(&*sides[index], &shares))?;
-                if round > 0 {
-                    rates[index].0.push(count as f64 / duration.as_secs_f64());
-                }
-                Ok(())
-            })?;
-            let [api, plain] = rates;
-            comparisons.push(Comparison {
-                what: format!("get 10 KB, {name}, {threads} threads"),
-                ours: api,
-                rivals: vec![("ext4", plain)],
-                limits: Vec::new(),
-                goal: Some(Goal::AtLeast(target)),
-            });
-            eprintln!("bench get: {name}, {threads} threads, done");
+    for kind in kinds {
+        put_all(&sides, kind)?;
+        for (is_cold, name, target) in [
+            (false, "warm", kind.targets[0]),
+            (true, "cold", kind.targets[1]),
+        ] {
+            if is_cold && !setting.drops_caches {
+                continue;
+            }
+            for threads in [1, 8] {
+                let mut rates: [Samples; 2] = Default::default();
+                alternate(rounds + WARMING_ROUNDS, 2, |round, index| {
+                    if is_cold {
+                        sides[index].forget()?;
+                        setting.cool()?;
+                    }
+                    let shares = shares(kind.count, threads, round as u64);
+                    let duration = timed(|| get_all(&*sides[index], kind, &shares))?;
+                    if round >= WARMING_ROUNDS {
+                        rates[index]
+                            .0
+                            .push(kind.count as f64 / duration.as_secs_f64());
+                    }
+                    Ok(())
+                })?;
+                let [api, plain] = rates;
+                comparisons.push(Comparison {
+                    what: format!("get {}, {name}, {threads} threads", kind.name),
+                    ours: api,
+                    rivals: vec![("ext4", plain)],
+                    limits: Vec::new(),
+                    goal: Some(Goal::AtLeast(target)),
+                });
+                eprintln!("bench get: {}, {name}, {threads} threads, done", kind.name);
+            }
         }
     }
     report.compare("API", "objects/s", &comparisons);
@@ -85,8 +106,24 @@ pub fn run(setting: &mut Setting) -> Result<Report, String> {
     Ok(report)
 }
 
-fn path_of(index: usize) -> String {
-    format!("/{}/{index}", index / PER_DIRECTORY)
+fn put_all(sides: &[Box<dyn Side>], kind: Kind) -> Outcome {
+    let mut buffer = content::noise(3, kind.bytes);
+    for side in sides {
+        side.make_directory(&format!("/{}", kind.bytes))?;
+        for index in 0..kind.count {
+            if index % PER_DIRECTORY == 0 {
+                side.make_directory(&format!("/{}/{}", kind.bytes, index / PER_DIRECTORY))?;
+            }
+            content::stamp(&mut buffer, index as u64, 0);
+            side.put(&path_of(kind, index), &buffer)?;
+        }
+        side.sync()?;
+    }
+    Ok(())
+}
+
+fn path_of(kind: Kind, index: usize) -> String {
+    format!("/{}/{}/{index}", kind.bytes, index / PER_DIRECTORY)
 }
 
 /// All objects in random order, dealt to `threads`.
@@ -99,11 +136,11 @@ fn shares(count: usize, threads: usize, seed: u64) -> Vec<Vec<usize>> {
         .collect()
 }
 
-fn get_all(side: &dyn Side, shares: &[Vec<usize>]) -> Outcome {
+fn get_all(side: &dyn Side, kind: Kind, shares: &[Vec<usize>]) -> Outcome {
     std::thread::scope(|scope| {
         let threads: Vec<_> = shares
             .iter()
-            .map(|share| scope.spawn(|| get_share(side, share)))
+            .map(|share| scope.spawn(|| get_share(side, kind, share)))
             .collect();
         let mut outcome = Ok(());
         for thread in threads {
@@ -114,11 +151,11 @@ fn get_all(side: &dyn Side, shares: &[Vec<usize>]) -> Outcome {
     })
 }
 
-fn get_share(side: &dyn Side, share: &[usize]) -> Outcome {
-    let mut back = AlignedBuf::zeroed(OBJECT_BYTES + 1);
+fn get_share(side: &dyn Side, kind: Kind, share: &[usize]) -> Outcome {
+    let mut back = AlignedBuf::zeroed(kind.bytes + 1);
     for &index in share {
-        let len = side.get(&path_of(index), &mut back)?;
-        content::verify(&back[..len], index as u64, 0, OBJECT_BYTES)?;
+        let len = side.get(&path_of(kind, index), &mut back)?;
+        content::verify(&back[..len], index as u64, 0, kind.bytes)?;
     }
     Ok(())
 }

@@ -85,7 +85,7 @@ usage: cargo xtask bench [VERB] [FLAGS]
   age            fragments, reads and writes of an aging database, API and mount
   amplification  bytes to the device per byte of content
   put            small durable objects, beside the plain filesystem
-  get            small objects, warm and cold, beside the plain filesystem
+  get            objects of 10 KB and 1 MB, warm and cold, beside the plain filesystem
   stream         large objects, beside what fio reaches
   blobs          beside SQLite and PostgreSQL
   steady         whether the last rounds are as fast as the first

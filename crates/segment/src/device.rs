@@ -49,6 +49,13 @@ pub trait Device: Send + Sync {
         1
     }
 
+    /// The same of a long read that begins at `offset_bytes`: 1 where the device expects it in
+    /// memory.
+    fn reads_in_flight_max(&self, offset_bytes: u64) -> usize {
+        let _ = offset_bytes;
+        self.requests_in_flight_max()
+    }
+
     /// Asks for bytes that will be read soon. Only a hint: it never fails, and the default does
     /// nothing.
     fn prefetch(&self, _offset_bytes: u64, _len_bytes: u64) {}

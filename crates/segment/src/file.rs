@@ -3,9 +3,9 @@
 //! Errors carry the path, the cause and the remedy.
 //!
 //! # Direct or through the page cache
-//! Long writes from aligned memory go to the device directly (`O_DIRECT`), and so do long reads.
-//! Everything else goes through the page cache: small content that was read stays in it, and
-//! reading it again costs no request. Each file is open twice for that.
+//! Long writes from aligned memory go to the device directly (`O_DIRECT`), and so do long reads of
+//! what was not read before (see `read_places`). Everything else goes through the page cache: what
+//! was read stays in it, and reading it again costs no request. Each file is open twice for that.
 //!
 //! The two never disagree. A direct write first writes back and drops the pages of its range, and
 //! drops them again when it has ended, also those that somebody maps; where the kernel cannot drop
@@ -32,13 +32,14 @@ use rustix::io::Errno;
 
 use crate::aligned::{ALIGN_BYTES, AlignedBuf, is_aligned};
 use crate::device::{Device, Storage};
+use crate::read_places::ReadPlaces;
 
 /// Slices that one `pwritev` takes (Linux `UIO_MAXIOV`).
 const SLICES_MAX: usize = 1024;
 /// Writes from this length on are direct, bytes.
 const DIRECT_WRITE_BYTES_MIN: u64 = 128 << 10;
-/// Reads from this length on are direct, bytes.
-const DIRECT_READ_BYTES_MIN: usize = 384 << 10;
+/// Reads from this length on are long: direct, where nobody has read before, bytes.
+const LONG_READ_BYTES_MIN: usize = 384 << 10;
 /// Scratch buffers have at least this length, bytes: then they serve most reads.
 const SCRATCH_BYTES: usize = 512 << 10;
 /// Requests in flight that a file profits from.
@@ -167,6 +168,7 @@ pub struct FileDevice {
     refuses_direct: AtomicBool,
     /// Buffers of direct reads into memory that is not aligned.
     scratch: Mutex<Vec<AlignedBuf>>,
+    read_places: ReadPlaces,
 }
 
 impl FileDevice {
@@ -226,6 +228,7 @@ impl FileDevice {
             direct,
             refuses_direct: AtomicBool::new(false),
             scratch: Mutex::default(),
+            read_places: ReadPlaces::default(),
         })
     }
 
@@ -341,11 +344,13 @@ impl Device for FileDevice {
 
     fn read_vectored_at(&self, offset_bytes: u64, slices: &mut [IoSliceMut<'_>]) -> io::Result<()> {
         let len_bytes: usize = slices.iter().map(|slice| slice.len()).sum();
-        let is_direct = len_bytes >= DIRECT_READ_BYTES_MIN
+        let is_direct = len_bytes >= LONG_READ_BYTES_MIN
             && len_bytes.is_multiple_of(ALIGN_BYTES)
             && offset_bytes.is_multiple_of(ALIGN_BYTES as u64)
-            && self.direct().is_some();
+            && self.direct().is_some()
+            && !self.read_places.has(offset_bytes);
         if is_direct && self.read_uncached(offset_bytes, slices)? {
+            self.read_places.note(offset_bytes);
             return Ok(());
         }
         read_all(&self.file, offset_bytes, slices)
@@ -357,7 +362,11 @@ impl Device for FileDevice {
 
     fn write_vectored_at(&self, offset_bytes: u64, slices: &[IoSlice<'_>]) -> io::Result<()> {
         let len_bytes: u64 = slices.iter().map(|slice| slice.len() as u64).sum();
-        let is_direct = len_bytes >= DIRECT_WRITE_BYTES_MIN
+        let is_long = len_bytes >= DIRECT_WRITE_BYTES_MIN;
+        if is_long {
+            (self.read_places).forget(offset_bytes..offset_bytes + len_bytes);
+        }
+        let is_direct = is_long
             && offset_bytes.is_multiple_of(ALIGN_BYTES as u64)
             && slices
                 .iter()
@@ -374,6 +383,13 @@ impl Device for FileDevice {
         match self.direct() {
             Some(_) => IN_FLIGHT,
             None => 1, // The page cache is memory: more threads only take turns on it.
+        }
+    }
+
+    fn reads_in_flight_max(&self, offset_bytes: u64) -> usize {
+        match self.read_places.has(offset_bytes) {
+            true => 1, // It comes from memory.
+            false => self.requests_in_flight_max(),
         }
     }
 
@@ -578,6 +594,36 @@ mod tests {
         let mut behind = AlignedBuf::zeroed(1 << 20);
         let missing = device.read_at(end - 4096, &mut behind).unwrap_err();
         assert_eq!(missing.kind(), io::ErrorKind::UnexpectedEof);
+    }
+
+    #[test]
+    fn what_is_read_again_comes_from_memory_until_it_is_written() {
+        let place = tempfile::tempdir().unwrap();
+        let place_of_it = DatabaseDir::open(place.path()).unwrap();
+        let device = FileDevice::create(&place_of_it, Path::new("file")).unwrap();
+        if device.direct().is_none() {
+            return println!("not run: the host has no direct requests");
+        }
+        const LEN: usize = 1 << 20;
+        let mut bytes = AlignedBuf::zeroed(LEN);
+        let write = |bytes: &[u8]| {
+            let slices = [IoSlice::new(bytes)];
+            device.write_vectored_at(LEN as u64, &slices).unwrap();
+        };
+        for round in 1..4 {
+            bytes.fill(round);
+            write(&bytes);
+            let expected = [IN_FLIGHT, 1, 1];
+            for in_flight in expected {
+                assert_eq!(device.reads_in_flight_max(LEN as u64), in_flight);
+                let mut found = AlignedBuf::zeroed(LEN);
+                device.read_at(LEN as u64, &mut found).unwrap();
+                assert!(found[..] == bytes[..]);
+            }
+            // Short reads say nothing of long ones.
+            assert_eq!(device.reads_in_flight_max(0), IN_FLIGHT);
+            device.read_at(0, &mut [0; 4096]).unwrap();
+        }
     }
 
     #[test]

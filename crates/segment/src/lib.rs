@@ -41,6 +41,7 @@ mod file;
 mod pages;
 mod parallel;
 mod queue;
+mod read_places;
 mod segment;
 
 pub use aligned::AlignedBuf;

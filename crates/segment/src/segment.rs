@@ -17,7 +17,9 @@ use larder_format::{Checksum, Member, SegmentIndex, Superblock, SuperblockError,
 use crate::device::Device;
 use crate::error::SegmentError;
 use crate::pages;
-use crate::parallel::{PARALLEL_BLOCKS_MIN, REQUEST_BLOCKS, cut_slices, run_parallel};
+use crate::parallel::{
+    CACHED_REQUEST_BLOCKS, PARALLEL_BLOCKS_MIN, REQUEST_BLOCKS, cut_slices, run_parallel,
+};
 
 /// Growth flushes this often, so that a commit's flush never waits for gigabytes of its zeros.
 const ZERO_FLUSH_BYTES: u64 = 64 << 20;
@@ -158,15 +160,16 @@ impl Segment {
             "one checksum per block read"
         );
         self.check_range(start_block, block_count)?;
-        let in_flight = match block_count >= PARALLEL_BLOCKS_MIN {
-            true => self.requests_in_flight_max(),
-            false => 1,
-        };
-        if in_flight == 1 {
+        if block_count < PARALLEL_BLOCKS_MIN {
             return self.read_request(start_block, bufs, checksums);
         }
-        // Requests of equal length, so that all of them are long.
-        let request_blocks = block_count.div_ceil(block_count.div_ceil(REQUEST_BLOCKS)) as usize;
+        let in_flight = (self.device).reads_in_flight_max(block_offset(start_block));
+        let request_blocks = match in_flight {
+            // What comes from memory is verified while the processor's cache has it.
+            1 => CACHED_REQUEST_BLOCKS,
+            // Of equal length, so that all of them are long.
+            _ => block_count.div_ceil(block_count.div_ceil(REQUEST_BLOCKS)) as usize,
+        };
         let requests: Vec<Mutex<Vec<IoSliceMut<'_>>>> = cut_slices(bufs, request_blocks)
             .into_iter()
             .map(Mutex::new)
