@@ -13,6 +13,8 @@ use super::sides::{Api, Host, Side};
 use xtask::Outcome;
 
 const PER_DIRECTORY: usize = 1000;
+/// Each has memory for an object.
+const THREADS_MAX: usize = 8;
 /// Rounds that are not counted: in the first, and with long objects in the second, memory fills.
 const WARMING_ROUNDS: usize = 2;
 
@@ -55,7 +57,7 @@ pub fn run(setting: &mut Setting) -> Result<Report, String> {
         ),
     );
     let place = setting.directory()?;
-    setting.watch_memory(kinds[1].bytes)?;
+    setting.watch_memory(THREADS_MAX * (kinds[1].bytes + 1))?;
     let mut sides: [Box<dyn Side>; 2] = [
         Box::new(Api::create(&place.path().join("api.larder"), None)?),
         Box::new(Host::create(&place.path().join("plain"))?),
@@ -70,7 +72,7 @@ pub fn run(setting: &mut Setting) -> Result<Report, String> {
             if is_cold && !setting.drops_caches {
                 continue;
             }
-            for threads in [1, 8] {
+            for threads in [1, THREADS_MAX] {
                 let mut rates: [Samples; 2] = Default::default();
                 alternate(rounds + WARMING_ROUNDS, 2, |round, index| {
                     if is_cold {

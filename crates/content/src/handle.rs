@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Objects up to this size are prefetched whole at the first read, bytes.
 const PREFETCH_WHOLE_BYTES: u64 = 1 << 20;
-/// Reads of this length or more go past the page cache, bytes; none is prefetched for.
+/// First reads of this length or more go past the page cache, bytes; none is prefetched for.
 const PREFETCHED_READ_BYTES_MAX: u64 = 384 << 10;
 /// A sequential reader is kept this far ahead, doubling from the first to the second, bytes.
 const PREFETCH_BYTES_MIN: u64 = 256 << 10;
@@ -45,8 +45,8 @@ impl<V: Deref<Target = View>> Reader<V> {
     }
 
     /// Keeps the device ahead of a sequential reader: whole small objects, else a window that
-    /// doubles as long as the pattern holds. Long reads go past the page cache, which is where this
-    /// would put the bytes.
+    /// doubles as long as the pattern holds. First long reads go past the page cache, which is
+    /// where this would put the bytes.
     fn prefetch(&self, offset: u64, len: u64) -> Result<()> {
         let end = offset.saturating_add(len);
         let expected = self.expected.swap(end, Ordering::Relaxed);

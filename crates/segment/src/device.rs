@@ -49,11 +49,19 @@ pub trait Device: Send + Sync {
         1
     }
 
-    /// The same of a long read that begins at `offset_bytes`: 1 where the device expects it in
-    /// memory.
-    fn reads_in_flight_max(&self, offset_bytes: u64) -> usize {
-        let _ = offset_bytes;
-        self.requests_in_flight_max()
+    /// The same as [`Device::read_vectored_at`] from the device itself, where the host can: for who
+    /// looks whether everything is still there. Leaves nothing in memory.
+    fn read_past_cache_at(
+        &self,
+        offset_bytes: u64,
+        slices: &mut [IoSliceMut<'_>],
+    ) -> io::Result<()> {
+        self.read_vectored_at(offset_bytes, slices)
+    }
+
+    /// Whether a long read that begins at `offset_bytes` is expected to find its bytes in memory.
+    fn is_in_memory(&self, _offset_bytes: u64) -> bool {
+        false
     }
 
     /// Asks for bytes that will be read soon. Only a hint: it never fails, and the default does

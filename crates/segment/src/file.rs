@@ -256,6 +256,27 @@ impl FileDevice {
         }
     }
 
+    /// Whether a read is long, and the host can do it directly.
+    fn may_be_direct(&self, offset_bytes: u64, slices: &[IoSliceMut<'_>]) -> bool {
+        let len_bytes: usize = slices.iter().map(|slice| slice.len()).sum();
+        len_bytes >= LONG_READ_BYTES_MIN
+            && len_bytes.is_multiple_of(ALIGN_BYTES)
+            && offset_bytes.is_multiple_of(ALIGN_BYTES as u64)
+            && self.direct().is_some()
+    }
+
+    fn read(
+        &self,
+        is_direct: bool,
+        offset_bytes: u64,
+        slices: &mut [IoSliceMut<'_>],
+    ) -> io::Result<()> {
+        match is_direct && self.read_uncached(offset_bytes, slices)? {
+            true => Ok(()),
+            false => read_all(&self.file, offset_bytes, slices),
+        }
+    }
+
     /// Reads past the page cache. `false`: the host cannot.
     fn read_uncached(&self, offset_bytes: u64, slices: &mut [IoSliceMut<'_>]) -> io::Result<bool> {
         let len_bytes: usize = slices.iter().map(|slice| slice.len()).sum();
@@ -343,17 +364,25 @@ impl Device for FileDevice {
     }
 
     fn read_vectored_at(&self, offset_bytes: u64, slices: &mut [IoSliceMut<'_>]) -> io::Result<()> {
-        let len_bytes: usize = slices.iter().map(|slice| slice.len()).sum();
-        let is_direct = len_bytes >= LONG_READ_BYTES_MIN
-            && len_bytes.is_multiple_of(ALIGN_BYTES)
-            && offset_bytes.is_multiple_of(ALIGN_BYTES as u64)
-            && self.direct().is_some()
-            && !self.read_places.has(offset_bytes);
-        if is_direct && self.read_uncached(offset_bytes, slices)? {
-            self.read_places.note(offset_bytes);
-            return Ok(());
-        }
-        read_all(&self.file, offset_bytes, slices)
+        let is_direct =
+            self.may_be_direct(offset_bytes, slices) && self.read_places.note(offset_bytes);
+        self.read(is_direct, offset_bytes, slices)
+    }
+
+    fn read_past_cache_at(
+        &self,
+        offset_bytes: u64,
+        slices: &mut [IoSliceMut<'_>],
+    ) -> io::Result<()> {
+        self.read(
+            self.may_be_direct(offset_bytes, slices),
+            offset_bytes,
+            slices,
+        )
+    }
+
+    fn is_in_memory(&self, offset_bytes: u64) -> bool {
+        self.read_places.is_kept(offset_bytes)
     }
 
     fn write_at(&self, offset_bytes: u64, bytes: &[u8]) -> io::Result<()> {
@@ -362,11 +391,7 @@ impl Device for FileDevice {
 
     fn write_vectored_at(&self, offset_bytes: u64, slices: &[IoSlice<'_>]) -> io::Result<()> {
         let len_bytes: u64 = slices.iter().map(|slice| slice.len() as u64).sum();
-        let is_long = len_bytes >= DIRECT_WRITE_BYTES_MIN;
-        if is_long {
-            (self.read_places).forget(offset_bytes..offset_bytes + len_bytes);
-        }
-        let is_direct = is_long
+        let is_direct = len_bytes >= DIRECT_WRITE_BYTES_MIN
             && offset_bytes.is_multiple_of(ALIGN_BYTES as u64)
             && slices
                 .iter()
@@ -374,6 +399,7 @@ impl Device for FileDevice {
         if is_direct
             && self.try_direct(|direct| write_all_vectored(direct, offset_bytes, slices))?
         {
+            (self.read_places).forget(offset_bytes..offset_bytes + len_bytes);
             return Ok(());
         }
         write_all_vectored(&self.file, offset_bytes, slices)
@@ -383,13 +409,6 @@ impl Device for FileDevice {
         match self.direct() {
             Some(_) => IN_FLIGHT,
             None => 1, // The page cache is memory: more threads only take turns on it.
-        }
-    }
-
-    fn reads_in_flight_max(&self, offset_bytes: u64) -> usize {
-        match self.read_places.has(offset_bytes) {
-            true => 1, // It comes from memory.
-            false => self.requests_in_flight_max(),
         }
     }
 
@@ -408,7 +427,9 @@ impl Device for FileDevice {
     }
 
     fn truncate(&self, len_bytes: u64) -> io::Result<()> {
-        self.file.set_len(len_bytes)
+        self.file.set_len(len_bytes)?;
+        self.read_places.forget(len_bytes..u64::MAX);
+        Ok(())
     }
 
     fn preallocate(&self, offset_bytes: u64, len_bytes: u64) -> io::Result<()> {
@@ -597,33 +618,54 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_again_comes_from_memory_until_it_is_written() {
-        let place = tempfile::tempdir().unwrap();
-        let place_of_it = DatabaseDir::open(place.path()).unwrap();
-        let device = FileDevice::create(&place_of_it, Path::new("file")).unwrap();
+    fn what_is_read_a_second_time_is_kept_until_it_is_written() {
+        const LEN: u64 = 1 << 20;
+        let (_directory, storage) = storage();
+        let name = Path::new("file");
+        let device = FileDevice::create(&storage.database, name).unwrap();
         if device.direct().is_none() {
             return println!("not run: the host has no direct requests");
         }
-        const LEN: usize = 1 << 20;
-        let mut bytes = AlignedBuf::zeroed(LEN);
-        let write = |bytes: &[u8]| {
-            let slices = [IoSlice::new(bytes)];
-            device.write_vectored_at(LEN as u64, &slices).unwrap();
+        // `NOWAIT` gives what is in memory. It fetches what is not: another page is asked for each
+        // time, by a file that reads nothing ahead.
+        let probe = File::open(storage.database.join(name)).unwrap();
+        rustix::fs::fadvise(&probe, 0, None, rustix::fs::Advice::Random).unwrap();
+        let asked = std::cell::Cell::new(LEN);
+        let is_in_memory = || {
+            asked.set(asked.get() + ALIGN_BYTES as u64);
+            let mut page = [0; ALIGN_BYTES];
+            let slices = &mut [IoSliceMut::new(&mut page)];
+            let flags = rustix::io::ReadWriteFlags::NOWAIT;
+            rustix::io::preadv2(&probe, slices, asked.get(), flags).is_ok()
         };
+        let mut bytes = AlignedBuf::zeroed(LEN as usize);
         for round in 1..4 {
             bytes.fill(round);
-            write(&bytes);
-            let expected = [IN_FLIGHT, 1, 1];
-            for in_flight in expected {
-                assert_eq!(device.reads_in_flight_max(LEN as u64), in_flight);
-                let mut found = AlignedBuf::zeroed(LEN);
-                device.read_at(LEN as u64, &mut found).unwrap();
+            let slices = [IoSlice::new(&bytes)];
+            device.write_vectored_at(LEN, &slices).unwrap();
+            let mut found = AlignedBuf::zeroed(LEN as usize);
+            for is_kept in [false, true, true] {
+                device.read_at(LEN, &mut found).unwrap();
                 assert!(found[..] == bytes[..]);
+                assert_eq!(device.is_in_memory(LEN), is_kept);
+                assert_eq!(is_in_memory(), is_kept, "round {round}");
             }
             // Short reads say nothing of long ones.
-            assert_eq!(device.reads_in_flight_max(0), IN_FLIGHT);
             device.read_at(0, &mut [0; 4096]).unwrap();
+            assert!(!device.is_in_memory(0));
         }
+        device
+            .write_vectored_at(LEN, &[IoSlice::new(&bytes)])
+            .unwrap();
+        for _ in 0..3 {
+            let slices = &mut [IoSliceMut::new(&mut bytes)];
+            device.read_past_cache_at(LEN, slices).unwrap();
+            assert!(!device.is_in_memory(LEN) && !is_in_memory());
+        }
+        device.read_at(LEN, &mut bytes).unwrap();
+        device.read_at(LEN, &mut bytes).unwrap();
+        device.truncate(LEN).unwrap();
+        assert!(!device.is_in_memory(LEN));
     }
 
     #[test]

@@ -20,8 +20,9 @@ use crate::error::SegmentError;
 /// Blocks in one request at most (512 KiB): fewer cost more per byte, more are not faster and leave
 /// nothing to overlap. Measured: docs/decisions/0011-direct-io.md.
 pub(crate) const REQUEST_BLOCKS: u64 = 128;
-/// The same of what the device expects in memory (128 KiB).
-pub(crate) const CACHED_REQUEST_BLOCKS: usize = 32;
+/// Of what comes from memory so much is verified before the next is copied (128 KiB): the
+/// processor's cache still has it.
+pub(crate) const VERIFIED_BLOCKS: usize = 32;
 /// From so many blocks on (768 KiB) a thread costs less than it saves.
 pub(crate) const PARALLEL_BLOCKS_MIN: u64 = 192;
 

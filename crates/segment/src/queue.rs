@@ -159,6 +159,17 @@ mod tests {
         let writes = [write(3, &[0, 1, 2]), write(600, &[4]), write(1400, &[3, 5])];
         let checksums = write_all(&writes).unwrap();
         assert!(write_all(&[]).unwrap().is_empty());
+        let mut wrong = checksums[1].clone();
+        wrong[650] ^= 1;
+        // From the device, several requests at once; through the page cache; and from memory.
+        for _ in 0..3 {
+            let mut found = vec![0; 700 * BLOCK];
+            let refused = segment.read(600, &mut found, &wrong).unwrap_err();
+            assert!(
+                matches!(refused, SegmentError::Checksum { block: 1250, .. }),
+                "SEGMENT-3: {refused}"
+            );
+        }
         for (write, sums) in writes.iter().zip(&checksums) {
             let expected = write.buffers.concat();
             let by_block: Vec<Checksum> = expected.chunks(BLOCK).map(block_checksum).collect();
@@ -174,13 +185,5 @@ mod tests {
                 .unwrap();
             assert!([head, rest].concat() == expected);
         }
-        let mut wrong = checksums[1].clone();
-        wrong[650] ^= 1;
-        let mut found = vec![0; 700 * BLOCK];
-        let refused = segment.read(600, &mut found, &wrong).unwrap_err();
-        assert!(
-            matches!(refused, SegmentError::Checksum { block: 1250, .. }),
-            "SEGMENT-3: {refused}"
-        );
     }
 }

@@ -18,11 +18,20 @@ use crate::device::Device;
 use crate::error::SegmentError;
 use crate::pages;
 use crate::parallel::{
-    CACHED_REQUEST_BLOCKS, PARALLEL_BLOCKS_MIN, REQUEST_BLOCKS, cut_slices, run_parallel,
+    PARALLEL_BLOCKS_MIN, REQUEST_BLOCKS, VERIFIED_BLOCKS, cut_slices, run_parallel,
 };
 
 /// Growth flushes this often, so that a commit's flush never waits for gigabytes of its zeros.
 const ZERO_FLUSH_BYTES: u64 = 64 << 20;
+
+/// Where a read may come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Source {
+    /// The device or its host's memory.
+    Any,
+    /// The device.
+    Device,
+}
 
 /// An open segment. Shared freely between threads; see the crate's header for concurrency.
 pub struct Segment {
@@ -135,7 +144,8 @@ impl Segment {
 
     /// Fills `buf` from `start_block` on, and verifies each block against its checksum
     /// (`SEGMENT-3`): one that fails is [`SegmentError::Checksum`]. `buf` holds one block per
-    /// checksum. One request; from 768 KiB on, several at once where the device profits.
+    /// checksum. One request; from 768 KiB on, several at once where the device profits; more of
+    /// them, one after the other, where it has the bytes in memory.
     pub fn read(
         &self,
         start_block: u64,
@@ -152,6 +162,28 @@ impl Segment {
         bufs: &mut [IoSliceMut<'_>],
         checksums: &[Checksum],
     ) -> Result<(), SegmentError> {
+        self.read_from(Source::Any, start_block, bufs, checksums)
+    }
+
+    /// The same as [`Segment::read`] from the device itself, where the host can: for who looks
+    /// whether everything is still there.
+    pub fn read_past_cache(
+        &self,
+        start_block: u64,
+        buf: &mut [u8],
+        checksums: &[Checksum],
+    ) -> Result<(), SegmentError> {
+        let bufs = &mut [IoSliceMut::new(buf)];
+        self.read_from(Source::Device, start_block, bufs, checksums)
+    }
+
+    fn read_from(
+        &self,
+        source: Source,
+        start_block: u64,
+        bufs: &mut [IoSliceMut<'_>],
+        checksums: &[Checksum],
+    ) -> Result<(), SegmentError> {
         let block_count = checksums.len() as u64;
         let len_bytes: usize = bufs.iter().map(|buf| buf.len()).sum();
         assert_eq!(
@@ -160,51 +192,78 @@ impl Segment {
             "one checksum per block read"
         );
         self.check_range(start_block, block_count)?;
-        if block_count < PARALLEL_BLOCKS_MIN {
-            return self.read_request(start_block, bufs, checksums);
+        let most = self.requests_in_flight_max();
+        if most == 1 || block_count < PARALLEL_BLOCKS_MIN {
+            return self.read_request(source, start_block, bufs, checksums);
         }
-        let in_flight = (self.device).reads_in_flight_max(block_offset(start_block));
-        let request_blocks = match in_flight {
-            // What comes from memory is verified while the processor's cache has it.
-            1 => CACHED_REQUEST_BLOCKS,
-            // Of equal length, so that all of them are long.
-            _ => block_count.div_ceil(block_count.div_ceil(REQUEST_BLOCKS)) as usize,
-        };
+        // Requests of equal length, so that all of them are long.
+        let request_blocks = block_count.div_ceil(block_count.div_ceil(REQUEST_BLOCKS)) as usize;
         let requests: Vec<Mutex<Vec<IoSliceMut<'_>>>> = cut_slices(bufs, request_blocks)
             .into_iter()
             .map(Mutex::new)
             .collect();
+        let start_of = |at: usize| start_block + (at * request_blocks) as u64;
+        // A thread more would cost what it copies.
+        let in_flight = match (0..requests.len()).all(|at| self.has_in_memory(source, start_of(at)))
+        {
+            true => 1,
+            false => most,
+        };
         run_parallel(requests.len(), in_flight, |at| {
             let mut slices = requests[at].lock().unwrap_or_else(PoisonError::into_inner);
             let first = at * request_blocks;
             let end = checksums.len().min(first + request_blocks);
-            self.read_request(
-                start_block + first as u64,
-                &mut slices,
-                &checksums[first..end],
-            )
+            self.read_request(source, start_of(at), &mut slices, &checksums[first..end])
         })
     }
 
-    /// Reads in one request, and verifies.
+    fn has_in_memory(&self, source: Source, start_block: u64) -> bool {
+        source == Source::Any && self.device.is_in_memory(block_offset(start_block))
+    }
+
+    /// Reads in one request, or from memory, and verifies.
     fn read_request(
         &self,
+        source: Source,
         start_block: u64,
         bufs: &mut [IoSliceMut<'_>],
         checksums: &[Checksum],
     ) -> Result<(), SegmentError> {
-        self.device
-            .read_vectored_at(block_offset(start_block), bufs)
-            .map_err(|error| {
-                let block_count = checksums.len() as u64;
-                self.shortened(start_block + block_count)
-                    .unwrap_or_else(|| {
-                        self.io(
-                            format!("read of {block_count} blocks at block {start_block}"),
-                            error,
-                        )
-                    })
-            })?;
+        if !self.has_in_memory(source, start_block) {
+            return self.read_verified(source, start_block, bufs, checksums);
+        }
+        let parts = cut_slices(bufs, VERIFIED_BLOCKS).into_iter();
+        for (at, mut part) in parts.enumerate() {
+            let first = at * VERIFIED_BLOCKS;
+            let end = checksums.len().min(first + VERIFIED_BLOCKS);
+            let start_block = start_block + first as u64;
+            self.read_verified(source, start_block, &mut part, &checksums[first..end])?;
+        }
+        Ok(())
+    }
+
+    fn read_verified(
+        &self,
+        source: Source,
+        start_block: u64,
+        bufs: &mut [IoSliceMut<'_>],
+        checksums: &[Checksum],
+    ) -> Result<(), SegmentError> {
+        let offset_bytes = block_offset(start_block);
+        let read = match source {
+            Source::Any => self.device.read_vectored_at(offset_bytes, bufs),
+            Source::Device => self.device.read_past_cache_at(offset_bytes, bufs),
+        };
+        read.map_err(|error| {
+            let block_count = checksums.len() as u64;
+            self.shortened(start_block + block_count)
+                .unwrap_or_else(|| {
+                    self.io(
+                        format!("read of {block_count} blocks at block {start_block}"),
+                        error,
+                    )
+                })
+        })?;
         let blocks = bufs
             .iter()
             .flat_map(|buf| buf.chunks_exact(BLOCK_BYTES as usize));

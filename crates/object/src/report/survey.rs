@@ -484,7 +484,7 @@ impl EngineReport<'_> {
                     let count = READ_BLOCKS.min(end - at);
                     let target = &mut buffer[..(count * BLOCK_BYTES) as usize];
                     let checksums = &run.checksums[at as usize..(at + count) as usize];
-                    let read = self.segment(run.extent.segment)?.read(
+                    let read = self.segment(run.extent.segment)?.read_past_cache(
                         run.extent.start_block + at,
                         target,
                         checksums,
