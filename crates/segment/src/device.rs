@@ -49,8 +49,8 @@ pub trait Device: Send + Sync {
         1
     }
 
-    /// The same as [`Device::read_vectored_at`] from the device itself, where the host can: for who
-    /// looks whether everything is still there. Leaves nothing in memory.
+    /// The same as [`Device::read_vectored_at`]; a long read comes from the device itself where the
+    /// host can, and leaves nothing in memory: for who looks whether everything is still there.
     fn read_past_cache_at(
         &self,
         offset_bytes: u64,

@@ -165,8 +165,8 @@ impl Segment {
         self.read_from(Source::Any, start_block, bufs, checksums)
     }
 
-    /// The same as [`Segment::read`] from the device itself, where the host can: for who looks
-    /// whether everything is still there.
+    /// The same as [`Segment::read`]; a long read (384 KiB and more) comes from the device itself
+    /// where the host can: for who looks whether everything is still there.
     pub fn read_past_cache(
         &self,
         start_block: u64,
