@@ -43,14 +43,20 @@ pub trait Device: Send + Sync {
         Ok(())
     }
 
+    /// The same for new content, which is likely to be read soon: it stays in memory where the host
+    /// can, and is on its way to the device when this returns.
+    fn write_cached_at(&self, offset_bytes: u64, slices: &[IoSlice<'_>]) -> io::Result<()> {
+        self.write_vectored_at(offset_bytes, slices)
+    }
+
     /// How many requests at once this device profits from, at least 1. With 1, the default, a
     /// caller sends one after the other, in order.
     fn requests_in_flight_max(&self) -> usize {
         1
     }
 
-    /// The same as [`Device::read_vectored_at`]; a long read comes from the device itself where the
-    /// host can, and leaves nothing in memory: for who looks whether everything is still there.
+    /// The same as [`Device::read_vectored_at`] of whole blocks, from the device itself where the
+    /// host can; it leaves nothing in memory: for who looks whether everything is still there.
     fn read_past_cache_at(
         &self,
         offset_bytes: u64,
@@ -59,8 +65,8 @@ pub trait Device: Send + Sync {
         self.read_vectored_at(offset_bytes, slices)
     }
 
-    /// Whether a long read that begins at `offset_bytes` is expected to find its bytes in memory.
-    fn is_in_memory(&self, _offset_bytes: u64) -> bool {
+    /// Whether a long read of these bytes is expected to find all of them in memory.
+    fn is_in_memory(&self, _offset_bytes: u64, _len_bytes: u64) -> bool {
         false
     }
 

@@ -3,9 +3,11 @@
 //! Errors carry the path, the cause and the remedy.
 //!
 //! # Direct or through the page cache
-//! Long writes from aligned memory go to the device directly (`O_DIRECT`), and so do long reads of
-//! what was not read before (see `read_places`). Everything else goes through the page cache: what
-//! was read stays in it, and reading it again costs no request. Each file is open twice for that.
+//! New content goes through the page cache, in which it is found when it is read; the device begins
+//! with long pieces of it at once. What is moved, in long writes from aligned memory, goes to the
+//! device directly (`O_DIRECT`), and so do long reads of what is not in memory the first time (see
+//! `read_places`). Everything else goes through the page cache: what was read stays in it, and
+//! reading it again costs no request. Each file is open twice for that.
 //!
 //! The two never disagree. A direct write first writes back and drops the pages of its range, and
 //! drops them again when it has ended, also those that somebody maps; where the kernel cannot drop
@@ -32,12 +34,16 @@ use rustix::io::Errno;
 
 use crate::aligned::{ALIGN_BYTES, AlignedBuf, is_aligned};
 use crate::device::{Device, Storage};
+use crate::page_cache;
 use crate::read_places::ReadPlaces;
 
 /// Slices that one `pwritev` takes (Linux `UIO_MAXIOV`).
 const SLICES_MAX: usize = 1024;
 /// Writes from this length on are direct, bytes.
 const DIRECT_WRITE_BYTES_MIN: u64 = 128 << 10;
+/// Writes through the page cache from this length on are begun with at once, bytes: shorter ones
+/// are few, and the flush takes them along.
+const TRANSFER_BYTES_MIN: u64 = 128 << 10;
 /// Reads from this length on are long: direct, where nobody has read before, bytes.
 const LONG_READ_BYTES_MIN: usize = 384 << 10;
 /// Scratch buffers have at least this length, bytes: then they serve most reads.
@@ -256,11 +262,9 @@ impl FileDevice {
         }
     }
 
-    /// Whether a read is long, and the host can do it directly.
-    fn may_be_direct(&self, offset_bytes: u64, slices: &[IoSliceMut<'_>]) -> bool {
-        let len_bytes: usize = slices.iter().map(|slice| slice.len()).sum();
-        len_bytes >= LONG_READ_BYTES_MIN
-            && len_bytes.is_multiple_of(ALIGN_BYTES)
+    /// Whether the host can read so much there directly.
+    fn may_be_direct(&self, offset_bytes: u64, len_bytes: usize) -> bool {
+        len_bytes.is_multiple_of(ALIGN_BYTES)
             && offset_bytes.is_multiple_of(ALIGN_BYTES as u64)
             && self.direct().is_some()
     }
@@ -364,8 +368,11 @@ impl Device for FileDevice {
     }
 
     fn read_vectored_at(&self, offset_bytes: u64, slices: &mut [IoSliceMut<'_>]) -> io::Result<()> {
-        let is_direct =
-            self.may_be_direct(offset_bytes, slices) && self.read_places.note(offset_bytes);
+        let len_bytes: usize = slices.iter().map(|slice| slice.len()).sum();
+        let is_direct = len_bytes >= LONG_READ_BYTES_MIN
+            && self.may_be_direct(offset_bytes, len_bytes)
+            && !self.is_in_memory(offset_bytes, len_bytes as u64)
+            && self.read_places.note(offset_bytes);
         self.read(is_direct, offset_bytes, slices)
     }
 
@@ -374,15 +381,15 @@ impl Device for FileDevice {
         offset_bytes: u64,
         slices: &mut [IoSliceMut<'_>],
     ) -> io::Result<()> {
-        self.read(
-            self.may_be_direct(offset_bytes, slices),
-            offset_bytes,
-            slices,
-        )
+        let len_bytes = slices.iter().map(|slice| slice.len()).sum();
+        let is_direct = self.may_be_direct(offset_bytes, len_bytes);
+        self.read(is_direct, offset_bytes, slices)
     }
 
-    fn is_in_memory(&self, offset_bytes: u64) -> bool {
-        self.read_places.is_kept(offset_bytes)
+    fn is_in_memory(&self, offset_bytes: u64, len_bytes: u64) -> bool {
+        len_bytes >= LONG_READ_BYTES_MIN as u64
+            && self.read_places.is_kept(offset_bytes)
+            && page_cache::has_all(&self.file, offset_bytes, len_bytes).unwrap_or(true)
     }
 
     fn write_at(&self, offset_bytes: u64, bytes: &[u8]) -> io::Result<()> {
@@ -403,6 +410,16 @@ impl Device for FileDevice {
             return Ok(());
         }
         write_all_vectored(&self.file, offset_bytes, slices)
+    }
+
+    fn write_cached_at(&self, offset_bytes: u64, slices: &[IoSlice<'_>]) -> io::Result<()> {
+        write_all_vectored(&self.file, offset_bytes, slices)?;
+        let len_bytes: u64 = slices.iter().map(|slice| slice.len() as u64).sum();
+        if len_bytes >= TRANSFER_BYTES_MIN {
+            page_cache::start_transfer(&self.file, offset_bytes, len_bytes);
+        }
+        (self.read_places).keep(offset_bytes..offset_bytes + len_bytes);
+        Ok(())
     }
 
     fn requests_in_flight_max(&self) -> usize {
@@ -478,214 +495,4 @@ fn explain(error: io::Error, path: &Path) -> io::Error {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::fs;
-    use std::os::unix::fs::PermissionsExt;
-
-    fn storage() -> (tempfile::TempDir, FileStorage) {
-        let directory = tempfile::tempdir().unwrap();
-        let storage = FileStorage::new(DatabaseDir::open(directory.path()).unwrap());
-        (directory, storage)
-    }
-
-    #[test]
-    fn segments_are_numbered_files() {
-        let (_directory, storage) = storage();
-        for index in [100_000, 0, 7] {
-            storage.create_segment(SegmentIndex(index)).unwrap();
-        }
-        fs::write(storage.directory().join("7.seg"), "").unwrap();
-        fs::write(storage.directory().join("notes.txt"), "").unwrap();
-        let expected: Vec<_> = [0, 7, 100_000].map(SegmentIndex).into();
-        assert_eq!(storage.segments().unwrap(), expected);
-        assert!(
-            storage
-                .segment_path(SegmentIndex(7))
-                .ends_with("segments/00007.seg")
-        );
-        assert!(storage.available_bytes().unwrap() > 0);
-    }
-
-    #[test]
-    fn each_refusal_says_why() {
-        let (_directory, storage) = storage();
-        let line = |result: io::Result<Arc<dyn Device>>| {
-            result.err().map(|error| error.to_string()).unwrap()
-        };
-        storage.create_segment(SegmentIndex(0)).unwrap();
-        assert!(line(storage.create_segment(SegmentIndex(0))).contains("exists already"));
-        assert!(line(storage.open_segment(SegmentIndex(1))).contains("00001.seg is missing"));
-        let path = storage.segment_path(SegmentIndex(0));
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o444)).unwrap();
-        let refused = storage.open_segment(SegmentIndex(0)).err().unwrap();
-        assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied);
-        assert!(refused.to_string().contains("00000.seg is read-only"));
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
-        fs::hard_link(&path, storage.segment_path(SegmentIndex(1))).unwrap();
-        let linked = line(storage.open_segment(SegmentIndex(1)));
-        assert!(linked.contains("hard links"), "DIRECTORY-2: {linked}");
-    }
-
-    #[test]
-    fn what_stands_in_the_place_of_the_directory_is_named() {
-        let (directory, storage) = storage();
-        std::os::unix::fs::symlink("/tmp", directory.path().join(SEGMENTS)).unwrap();
-        let refused = storage.create_segment(SegmentIndex(0)).err().unwrap();
-        let line = refused.to_string();
-        assert!(line.contains("/segments: "), "{line}");
-        assert!(line.contains("symbolic link"), "DIRECTORY-1: {line}");
-        assert!(storage.segments().is_err());
-    }
-
-    #[test]
-    fn vectored_writes_longer_than_one_request_arrive_whole() {
-        let (_directory, storage) = storage();
-        let device = storage.create_segment(SegmentIndex(0)).unwrap();
-        let bytes: Vec<u8> = (0..3 * SLICES_MAX).map(|i| i as u8).collect();
-        let mut slices = vec![IoSlice::new(&[])];
-        slices.extend(bytes.chunks(1).map(IoSlice::new));
-        device.write_vectored_at(5, &slices).unwrap();
-        let mut back = vec![0; bytes.len()];
-        device.read_at(5, &mut back).unwrap();
-        assert_eq!(back, bytes);
-        let past_end = device.read_at(6, &mut back).unwrap_err();
-        assert_eq!(past_end.kind(), io::ErrorKind::UnexpectedEof);
-    }
-
-    #[test]
-    fn the_lock_holds_between_two_openings() {
-        let (_directory, storage) = storage();
-        let first = storage.create_segment(SegmentIndex(0)).unwrap();
-        first.lock().unwrap();
-        let second = File::open(storage.segment_path(SegmentIndex(0))).unwrap();
-        let try_lock = || rustix::fs::flock(&second, FlockOperation::NonBlockingLockExclusive);
-        assert_eq!(try_lock(), Err(Errno::WOULDBLOCK), "SEGMENT-6");
-        first.unlock().unwrap();
-        assert_eq!(try_lock(), Ok(()));
-    }
-
-    /// Direct or not, aligned or not: what was written last is read, also where the page cache
-    /// holds older bytes.
-    #[test]
-    fn direct_and_cached_requests_see_the_same_bytes() {
-        let place = tempfile::tempdir().unwrap();
-        let place_of_it = DatabaseDir::open(place.path()).unwrap();
-        let device = FileDevice::create(&place_of_it, Path::new("file")).unwrap();
-        let mut model = vec![0; 3 << 20];
-        device.write_at(0, &model).unwrap();
-        let mut state = 1u64;
-        let mut next = |below: usize| {
-            state = state.wrapping_mul(6364136223846793005).wrapping_add(99);
-            (state >> 33) as usize % below
-        };
-        for round in 0..200u32 {
-            let at = next(2 << 20) / ALIGN_BYTES * ALIGN_BYTES;
-            let len = (1 + next(256)) * ALIGN_BYTES;
-            let mut bytes = AlignedBuf::zeroed(len + 1);
-            for byte in bytes.iter_mut() {
-                *byte = next(256) as u8;
-            }
-            // Aligned memory may go directly, the other must not.
-            let from = usize::from(round % 3 == 0);
-            let bytes = &bytes[from..from + len];
-            let (one, two) = bytes.split_at(len / 2 / ALIGN_BYTES * ALIGN_BYTES);
-            device
-                .write_vectored_at(at as u64, &[IoSlice::new(one), IoSlice::new(two)])
-                .unwrap();
-            model[at..at + len].copy_from_slice(bytes);
-
-            let at = next(2 << 20) / ALIGN_BYTES * ALIGN_BYTES;
-            let len = (1 + next(256)) * ALIGN_BYTES;
-            let mut found = AlignedBuf::zeroed(len + 1);
-            let from = usize::from(round % 2 == 0);
-            let (one, two) = found[from..from + len].split_at_mut(ALIGN_BYTES);
-            device
-                .read_vectored_at(at as u64, &mut [IoSliceMut::new(one), IoSliceMut::new(two)])
-                .unwrap();
-            assert!(
-                found[from..from + len] == model[at..at + len],
-                "round {round}"
-            );
-            let mut one = AlignedBuf::zeroed(len);
-            device.read_at(at as u64, &mut one).unwrap();
-            assert!(one[..] == model[at..at + len], "round {round}");
-        }
-        let end = device.len_bytes().unwrap();
-        let mut behind = AlignedBuf::zeroed(1 << 20);
-        let missing = device.read_at(end - 4096, &mut behind).unwrap_err();
-        assert_eq!(missing.kind(), io::ErrorKind::UnexpectedEof);
-    }
-
-    #[test]
-    fn what_is_read_a_second_time_is_kept_until_it_is_written() {
-        const LEN: u64 = 1 << 20;
-        let (_directory, storage) = storage();
-        let name = Path::new("file");
-        let device = FileDevice::create(&storage.database, name).unwrap();
-        if device.direct().is_none() {
-            return println!("not run: the host has no direct requests");
-        }
-        // `NOWAIT` gives what is in memory. It fetches what is not: another page is asked for each
-        // time, by a file that reads nothing ahead.
-        let probe = File::open(storage.database.join(name)).unwrap();
-        rustix::fs::fadvise(&probe, 0, None, rustix::fs::Advice::Random).unwrap();
-        let asked = std::cell::Cell::new(LEN);
-        let is_in_memory = || {
-            asked.set(asked.get() + ALIGN_BYTES as u64);
-            let mut page = [0; ALIGN_BYTES];
-            let slices = &mut [IoSliceMut::new(&mut page)];
-            let flags = rustix::io::ReadWriteFlags::NOWAIT;
-            rustix::io::preadv2(&probe, slices, asked.get(), flags).is_ok()
-        };
-        let mut bytes = AlignedBuf::zeroed(LEN as usize);
-        for round in 1..4 {
-            bytes.fill(round);
-            let slices = [IoSlice::new(&bytes)];
-            device.write_vectored_at(LEN, &slices).unwrap();
-            let mut found = AlignedBuf::zeroed(LEN as usize);
-            for is_kept in [false, true, true] {
-                device.read_at(LEN, &mut found).unwrap();
-                assert!(found[..] == bytes[..]);
-                assert_eq!(device.is_in_memory(LEN), is_kept);
-                assert_eq!(is_in_memory(), is_kept, "round {round}");
-            }
-            // Short reads say nothing of long ones.
-            device.read_at(0, &mut [0; 4096]).unwrap();
-            assert!(!device.is_in_memory(0));
-        }
-        device
-            .write_vectored_at(LEN, &[IoSlice::new(&bytes)])
-            .unwrap();
-        for _ in 0..3 {
-            let slices = &mut [IoSliceMut::new(&mut bytes)];
-            device.read_past_cache_at(LEN, slices).unwrap();
-            assert!(!device.is_in_memory(LEN) && !is_in_memory());
-        }
-        device.read_at(LEN, &mut bytes).unwrap();
-        device.read_at(LEN, &mut bytes).unwrap();
-        device.truncate(LEN).unwrap();
-        assert!(!device.is_in_memory(LEN));
-    }
-
-    #[test]
-    fn a_host_without_direct_requests_is_served_through_the_page_cache() {
-        let (_directory, storage) = storage();
-        storage.create_segment(SegmentIndex(0)).unwrap();
-        let name = segment_name(SegmentIndex(0));
-        let device = FileDevice::open(&storage.database, &name).unwrap();
-        device.refuses_direct.store(true, Ordering::Relaxed);
-        let mut bytes = AlignedBuf::zeroed(1 << 20);
-        bytes
-            .iter_mut()
-            .zip(0u32..)
-            .for_each(|(byte, i)| *byte = (i % 251) as u8);
-        device
-            .write_vectored_at(0, &[IoSlice::new(&bytes)])
-            .unwrap();
-        let mut found = vec![0; bytes.len()];
-        device.read_at(0, &mut found).unwrap();
-        assert!(found[..] == bytes[..]);
-        assert_eq!(device.requests_in_flight_max(), 1);
-    }
-}
+mod tests;

@@ -38,6 +38,7 @@ mod convert;
 mod device;
 mod error;
 mod file;
+mod page_cache;
 mod pages;
 mod parallel;
 mod queue;

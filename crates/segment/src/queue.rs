@@ -1,14 +1,14 @@
-//! The writes of a commit: cut into requests, several in flight at once; one worker's checksums are
-//! computed while another's request is in flight (see `parallel`).
+//! The writes of a commit: cut into requests, each on its way to the device while the next one is
+//! checksummed and copied.
 
 use std::io::IoSlice;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use larder_format::limits::BLOCK_BYTES;
 use larder_format::{Checksum, block_checksum};
 
 use crate::error::SegmentError;
-use crate::parallel::{PARALLEL_BLOCKS_MIN, REQUEST_BLOCKS, run_parallel};
+use crate::parallel::REQUEST_BLOCKS;
 use crate::segment::Segment;
 
 const BLOCK: usize = BLOCK_BYTES as usize;
@@ -19,78 +19,35 @@ pub struct BlockWrite<'a> {
     pub segment: Arc<Segment>,
     /// The first block.
     pub start_block: u64,
-    /// The bytes, one buffer behind the other; each is whole blocks long. Memory that begins at a
-    /// multiple of 4096 ([`AlignedBuf`](crate::AlignedBuf)) is written without a copy.
+    /// The bytes, one buffer behind the other; each is whole blocks long.
     pub buffers: Vec<&'a [u8]>,
 }
 
-/// A part of a [`BlockWrite`].
-struct Request<'a> {
-    segment: &'a Segment,
-    /// Index of its write.
-    write: usize,
-    start_block: u64,
-    slices: Vec<IoSlice<'a>>,
-    checksums: OnceLock<Vec<Checksum>>,
+/// Writes all of `writes`, new content that stays in memory where the host can, and returns the
+/// checksums of each write's blocks, in order. Durable after the next [`Segment::flush`] of each
+/// segment. The first failure poisons its segment (`SEGMENT-4`) and is returned; the other writes
+/// may have happened or not.
+pub fn write_all(writes: &[BlockWrite<'_>]) -> Result<Vec<Vec<Checksum>>, SegmentError> {
+    writes.iter().map(write_one).collect()
 }
 
-/// Writes all of `writes`, several requests in flight at once where the device profits, and returns
-/// the checksums of each write's blocks, in order. Durable after the next [`Segment::flush`] of
-/// each segment. The first failure poisons its segment (`SEGMENT-4`) and is returned; the other
-/// writes may have happened or not.
-pub fn write_all(writes: &[BlockWrite<'_>]) -> Result<Vec<Vec<Checksum>>, SegmentError> {
-    let requests: Vec<Request<'_>> = writes
-        .iter()
-        .enumerate()
-        .flat_map(|(index, write)| cut(index, write))
-        .collect();
-    let block_count: usize = requests.iter().map(Request::block_count).sum();
-    let in_flight = match block_count as u64 >= PARALLEL_BLOCKS_MIN {
-        true => writes
-            .iter()
-            .map(|write| write.segment.requests_in_flight_max())
-            .max(),
-        false => None,
-    };
-    run_parallel(requests.len(), in_flight.unwrap_or(1), |at| {
-        let request = &requests[at];
-        // Computed right before the bytes leave, by the thread that waits for the device next.
-        request.checksums.get_or_init(|| request.checksum());
-        request
-            .segment
-            .write_slices(request.start_block, &request.slices)
-    })?;
-    let mut checksums: Vec<Vec<Checksum>> = writes.iter().map(|_| Vec::new()).collect();
-    for request in requests {
-        let part = request.checksums.into_inner().unwrap_or_default();
-        match &mut checksums[request.write] {
-            whole if whole.is_empty() => *whole = part,
-            whole => whole.extend(part),
-        }
+fn write_one(write: &BlockWrite<'_>) -> Result<Vec<Checksum>, SegmentError> {
+    let mut checksums = Vec::new();
+    for request in cut(&write.buffers) {
+        let start_block = write.start_block + checksums.len() as u64;
+        let blocks = request.iter().flat_map(|slice| slice.chunks_exact(BLOCK));
+        // Right before they are copied: the processor's cache has them for that.
+        checksums.extend(blocks.map(block_checksum));
+        write.segment.write_cached(start_block, &request)?;
     }
     Ok(checksums)
 }
 
-impl Request<'_> {
-    fn block_count(&self) -> usize {
-        self.slices.iter().map(|slice| slice.len() / BLOCK).sum()
-    }
-
-    fn checksum(&self) -> Vec<Checksum> {
-        let mut checksums = Vec::with_capacity(self.block_count());
-        for slice in &self.slices {
-            checksums.extend(slice.chunks_exact(BLOCK).map(block_checksum));
-        }
-        checksums
-    }
-}
-
-/// Cuts a write into requests.
-fn cut<'a>(index: usize, write: &'a BlockWrite<'_>) -> Vec<Request<'a>> {
-    let mut requests: Vec<Request<'a>> = Vec::new();
-    let mut next_block = write.start_block;
+/// Cuts buffers into requests.
+fn cut<'a>(buffers: &[&'a [u8]]) -> Vec<Vec<IoSlice<'a>>> {
+    let mut requests: Vec<Vec<IoSlice<'a>>> = Vec::new();
     let mut room = 0;
-    for buffer in &write.buffers {
+    for buffer in buffers {
         assert!(
             buffer.len().is_multiple_of(BLOCK),
             "only whole blocks are written"
@@ -99,19 +56,12 @@ fn cut<'a>(index: usize, write: &'a BlockWrite<'_>) -> Vec<Request<'a>> {
         while !rest.is_empty() {
             if room == 0 {
                 room = REQUEST_BLOCKS as usize * BLOCK;
-                requests.push(Request {
-                    segment: &write.segment,
-                    write: index,
-                    start_block: next_block,
-                    slices: Vec::new(),
-                    checksums: OnceLock::new(),
-                });
+                requests.push(Vec::new());
             }
             let (part, behind) = rest.split_at(rest.len().min(room));
             if let Some(request) = requests.last_mut() {
-                request.slices.push(IoSlice::new(part));
+                request.push(IoSlice::new(part));
             }
-            next_block += (part.len() / BLOCK) as u64;
             room -= part.len();
             rest = behind;
         }

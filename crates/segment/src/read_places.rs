@@ -1,13 +1,15 @@
-//! Where long reads have begun: who reads the same a second time has it kept in memory.
+//! Where long reads and writes have begun: what was just written, or is read again, is kept in
+//! memory.
 //!
 //! A long read that goes to the device directly costs less than half of the processor time and
 //! takes nothing from what the page cache keeps, so whoever reads much once, as a copy does, goes
 //! past it. What is read a second time is likely to be read a third time: the second reading goes
-//! through the page cache, and the third finds there what it left.
+//! through the page cache, and the third finds there what it left. New content is written through
+//! the page cache, where its first reading finds it.
 //!
 //! # Words
 //! A *place* is [`PLACE_BYTES`] of a device. It is *read* when a long read has begun in it, and
-//! *kept* when one has gone through the page cache, since this process has written it directly.
+//! *kept* when the page cache has had it, since this process has written it directly.
 //! Of places that lie [`SLOT_COUNT`] apart the one is known that was read last.
 
 use std::ops::Range;
@@ -36,15 +38,25 @@ impl Default for ReadPlaces {
 }
 
 impl ReadPlaces {
-    /// A long read begins at `offset_bytes`; whether it is the first one there.
+    /// A long read begins at `offset_bytes` of what is not in memory; whether it is the first one
+    /// there, or what was kept has been evicted.
     pub(crate) fn note(&self, offset_bytes: u64) -> bool {
         let (slot, read) = self.slot_of(offset_bytes / PLACE_BYTES);
-        let is_first = slot.load(Ordering::Relaxed) | 1 != read | 1;
+        let is_first = slot.load(Ordering::Relaxed) != read;
         slot.store(read | u32::from(!is_first), Ordering::Relaxed);
         is_first
     }
 
-    /// Whether what a long read of `offset_bytes` brings was left in memory.
+    /// `bytes` were left in memory. Cost: O(places).
+    pub(crate) fn keep(&self, bytes: Range<u64>) {
+        for place in bytes.start / PLACE_BYTES..bytes.end.div_ceil(PLACE_BYTES) {
+            let (slot, read) = self.slot_of(place);
+            slot.store(read | 1, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether what a long read of `offset_bytes` brings was left in memory; it may have been
+    /// evicted.
     pub(crate) fn is_kept(&self, offset_bytes: u64) -> bool {
         let (slot, read) = self.slot_of(offset_bytes / PLACE_BYTES);
         slot.load(Ordering::Relaxed) == read | 1
@@ -84,6 +96,11 @@ mod tests {
         for offset in all.map(|place| place * PLACE_BYTES) {
             assert!(places.note(offset) && !places.is_kept(offset));
             assert!(!places.note(offset + PLACE_BYTES - 1) && places.is_kept(offset));
+            // Who asks has not found it in memory.
+            assert!(
+                places.note(offset) && !places.is_kept(offset + 1),
+                "it was evicted"
+            );
             assert!(!places.note(offset) && places.is_kept(offset + 1));
         }
         let kept = || all.map(|place| places.is_kept(place * PLACE_BYTES));
@@ -97,6 +114,16 @@ mod tests {
         places.forget(SLOT_COUNT * PLACE_BYTES..u64::MAX);
         assert_eq!(kept(), [false, false, false, false, true, false]);
         assert!(places.note(PLACE_BYTES), "it begins anew");
+    }
+
+    #[test]
+    fn what_is_written_through_memory_is_kept() {
+        let places = ReadPlaces::default();
+        places.keep(3 * PLACE_BYTES - 1..4 * PLACE_BYTES + 1);
+        let kept = [1, 2, 3, 4, 5].map(|place| places.is_kept(place * PLACE_BYTES));
+        assert_eq!(kept, [false, true, true, true, false]);
+        places.forget(0..3 * PLACE_BYTES);
+        assert!(!places.is_kept(2 * PLACE_BYTES) && places.is_kept(3 * PLACE_BYTES));
     }
 
     #[test]

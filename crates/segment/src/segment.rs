@@ -165,8 +165,8 @@ impl Segment {
         self.read_from(Source::Any, start_block, bufs, checksums)
     }
 
-    /// The same as [`Segment::read`]; a long read (384 KiB and more) comes from the device itself
-    /// where the host can: for who looks whether everything is still there.
+    /// The same as [`Segment::read`], from the device itself where the host can: for who looks
+    /// whether everything is still there.
     pub fn read_past_cache(
         &self,
         start_block: u64,
@@ -204,8 +204,9 @@ impl Segment {
             .collect();
         let start_of = |at: usize| start_block + (at * request_blocks) as u64;
         // A thread more would cost what it copies.
-        let in_flight = match (0..requests.len()).all(|at| self.has_in_memory(source, start_of(at)))
-        {
+        let block_count_of = |at: usize| request_blocks.min(checksums.len() - at * request_blocks);
+        let is_there = |at| self.has_in_memory(source, start_of(at), block_count_of(at));
+        let in_flight = match (0..requests.len()).all(is_there) {
             true => 1,
             false => most,
         };
@@ -217,8 +218,9 @@ impl Segment {
         })
     }
 
-    fn has_in_memory(&self, source: Source, start_block: u64) -> bool {
-        source == Source::Any && self.device.is_in_memory(block_offset(start_block))
+    fn has_in_memory(&self, source: Source, start_block: u64, block_count: usize) -> bool {
+        let (at, len_bytes) = (block_offset(start_block), block_count as u64 * BLOCK_BYTES);
+        source == Source::Any && self.device.is_in_memory(at, len_bytes)
     }
 
     /// Reads in one request, or from memory, and verifies.
@@ -229,7 +231,7 @@ impl Segment {
         bufs: &mut [IoSliceMut<'_>],
         checksums: &[Checksum],
     ) -> Result<(), SegmentError> {
-        if !self.has_in_memory(source, start_block) {
+        if !self.has_in_memory(source, start_block, checksums.len()) {
             return self.read_verified(source, start_block, bufs, checksums);
         }
         let parts = cut_slices(bufs, VERIFIED_BLOCKS).into_iter();
@@ -294,14 +296,27 @@ impl Segment {
     /// failure poisons the segment (`SEGMENT-4`).
     pub fn write(&self, start_block: u64, buffers: &[&[u8]]) -> Result<(), SegmentError> {
         let slices: Vec<IoSlice<'_>> = buffers.iter().map(|buffer| IoSlice::new(buffer)).collect();
-        self.write_slices(start_block, &slices)
+        self.write_by(start_block, &slices, |at| {
+            self.device.write_vectored_at(at, &slices)
+        })
     }
 
-    /// The same, from prepared slices.
-    pub(crate) fn write_slices(
+    /// The same of new content, which stays in memory where the host can.
+    pub(crate) fn write_cached(
         &self,
         start_block: u64,
         slices: &[IoSlice<'_>],
+    ) -> Result<(), SegmentError> {
+        self.write_by(start_block, slices, |at| {
+            self.device.write_cached_at(at, slices)
+        })
+    }
+
+    fn write_by(
+        &self,
+        start_block: u64,
+        slices: &[IoSlice<'_>],
+        write: impl FnOnce(u64) -> io::Result<()>,
     ) -> Result<(), SegmentError> {
         let len_bytes: u64 = slices.iter().map(|slice| slice.len() as u64).sum();
         assert!(
@@ -313,14 +328,12 @@ impl Segment {
         let block_count = len_bytes / BLOCK_BYTES;
         self.check_range(start_block, block_count)?;
         self.check_poison()?;
-        self.device
-            .write_vectored_at(block_offset(start_block), slices)
-            .map_err(|error| {
-                self.poison(
-                    format!("write of {block_count} blocks at block {start_block}"),
-                    error,
-                )
-            })
+        write(block_offset(start_block)).map_err(|error| {
+            self.poison(
+                format!("write of {block_count} blocks at block {start_block}"),
+                error,
+            )
+        })
     }
 
     /// How many requests at once the device profits from.
