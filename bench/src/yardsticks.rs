@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 use std::thread;
 
 use larder_fuse_protocol::memory::MemoryFilesystem;
-use larder_fuse_protocol::{Device, Filesystem, MountSettings, Session, SessionOptions, mount};
+use larder_fuse_protocol::{
+    Device, Filesystem, MountSettings, Session, SessionOptions, TransportChoice, mount,
+};
 
 use super::passthrough::Passthrough;
 use xtask::Outcome;
@@ -51,6 +53,7 @@ fn serve<F: Filesystem>(filesystem: F, device: Device, mountpoint: &Path) -> Out
     let explain = |error: std::io::Error| format!("{}: {error}", mountpoint.display());
     let options = SessionOptions {
         workers: WORKERS,
+        transport: TransportChoice::from_environment(),
         ..SessionOptions::default()
     };
     let session = Session::start(filesystem, device, options).map_err(explain)?;

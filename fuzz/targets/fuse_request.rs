@@ -3,4 +3,5 @@
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     larder_fuse_protocol::fuzzing::read_request(bytes);
+    larder_fuse_protocol::fuzzing::read_entry(bytes);
 });

@@ -68,6 +68,12 @@ pub(crate) enum Verb {
     Upgrade(crate::upgrade::UpgradeArgs),
     Stats(StatsArgs),
     Status(StatusArgs),
+    /// Show what this machine offers to mounts, and what to do about what it lacks
+    #[command(
+        after_help = "Needs no database, and changes nothing. Exit code 1: nobody can mount here.\n\
+Example: larder doctor"
+    )]
+    Doctor,
     Trace(TraceArgs),
     Watch(crate::watch::WatchArgs),
     Check(CheckArgs),
@@ -134,6 +140,9 @@ Options of -o, separated by commas:
   idmap              let idmapped mounts of the kernel lie on top (Linux 6.12)
   threads=COUNT, metrics=ADDR, log=LEVEL
   cache_ttl=TIME     how long the kernel trusts names and attributes [default: 1h]
+  transport=device|io_uring|auto
+                     how the kernel's requests come: io_uring where it is allowed, see 'larder \
+                     doctor' [default: device]
   locks=local        locks of programs hold on this mount only [default: shared, on all of the \
   database]
   asof=MOMENT        show the database as of a moment, read-only; the same as DB@MOMENT

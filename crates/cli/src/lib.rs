@@ -31,6 +31,7 @@ mod copy;
 mod cover;
 mod databases;
 mod diff;
+mod doctor;
 mod ending;
 mod error;
 mod exposition;
@@ -179,6 +180,7 @@ fn run(verb: Verb, timeout: Option<Duration>, out: &mut Output) -> Result<()> {
         Verb::Upgrade(args) => upgrade::upgrade(&args, out),
         Verb::Stats(args) => stats::stats(&args, out),
         Verb::Status(args) => status::status(&args, out),
+        Verb::Doctor => doctor::doctor(out),
         Verb::Trace(args) => trace::trace(&args, out),
         Verb::Watch(args) => watch::watch(&args, out),
         Verb::Check(args) => report::check(&args, out),

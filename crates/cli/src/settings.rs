@@ -14,7 +14,9 @@
 //!   name.
 
 use crate::units::{parse_mode, parse_time};
-use larder_fuse::{AccessTimes, HistoryAccess, HistoryListing, IdMap, IdRange, Ids, MountOptions};
+use larder_fuse::{
+    AccessTimes, HistoryAccess, HistoryListing, IdMap, IdRange, Ids, MountOptions, TransportChoice,
+};
 use std::time::Duration;
 use tracing::Level;
 
@@ -76,6 +78,7 @@ pub(crate) struct Settings {
     pub(crate) user_ranges: Vec<Range>,
     pub(crate) group_ranges: Vec<Range>,
     pub(crate) threads: Option<u16>,
+    pub(crate) transport: Option<TransportChoice>,
     /// `Some(true)`: locks hold across mounts.
     pub(crate) shares_locks: Option<bool>,
     pub(crate) cache_ttl_ns: Option<i64>,
@@ -135,6 +138,7 @@ impl Settings {
             ("map_uid", Some(value)) => self.user_ranges.push(parse_range(value)?),
             ("map_gid", Some(value)) => self.group_ranges.push(parse_range(value)?),
             ("threads", Some(value)) => self.threads = Some(parse_threads(value)?),
+            ("transport", Some(value)) => self.transport = Some(parse_transport(value)?),
             ("locks", Some("shared")) => self.shares_locks = Some(true),
             ("locks", Some("local")) => self.shares_locks = Some(false),
             ("locks", Some(_)) => {
@@ -208,6 +212,10 @@ impl Settings {
             list.extend(ranges.iter().map(show));
         }
         list.extend(self.threads.map(|threads| format!("threads={threads}")));
+        list.extend(
+            self.transport
+                .map(|transport| format!("transport={}", transport.name())),
+        );
         list.extend(self.shares_locks.map(|is_shared| {
             let how = if is_shared { "shared" } else { "local" };
             format!("locks={how}")
@@ -257,6 +265,7 @@ impl Settings {
             has_metrics: self.metrics.is_some(),
             shares_locks: self.shares_locks.unwrap_or(defaults.shares_locks),
             threads: self.threads.map_or(defaults.threads, usize::from),
+            transport: self.transport.unwrap_or(defaults.transport),
             cache_ttl: self.cache_ttl_ns.map_or(defaults.cache_ttl, |ns| {
                 Duration::from_nanos(ns.unsigned_abs())
             }),
@@ -334,6 +343,15 @@ fn parse_threads(value: &str) -> Result<u16, String> {
         .ok_or_else(|| format!("'threads={value}' is no count; write 1 to 1024"))
 }
 
+fn parse_transport(value: &str) -> Result<TransportChoice, String> {
+    TransportChoice::from_name(value).ok_or_else(|| {
+        format!(
+            "'transport={value}' says nothing; write transport=device, transport=io_uring or \
+             transport=auto"
+        )
+    })
+}
+
 /// What it means is asked of the database.
 fn parse_as_of(value: &str) -> Result<String, String> {
     match value {
@@ -392,7 +410,7 @@ mod tests {
     fn a_list_is_read_as_it_was_written() {
         let full = "ro,allow_other,suid,dev,noexec,nodiratime,idmap,strictatime,uid=5,gid=6,\
                     umask=22,fmask=133,dmask=22,map_uid=1:2:3,map_uid=9:9:1,map_gid=0:7:1,\
-                    threads=4,locks=local,cache_ttl=1500ms,\
+                    threads=4,transport=auto,locks=local,cache_ttl=1500ms,\
                     metrics=[::1]:9,log=debug,asof=2026-11-20T10:00:00Z,history=off";
         let settings = read(full).unwrap();
         assert_eq!(settings.to_list(), full, "CLI-16");
@@ -406,6 +424,8 @@ mod tests {
                 "asof=-1h",
                 "history=show",
                 "history=hide",
+                "transport=device",
+                "transport=io_uring",
             ])
         {
             let settings = read(option).unwrap();
@@ -452,6 +472,7 @@ mod tests {
             "map_uid=1:2:3:4",
             "log=loud",
             "locks=none",
+            "transport=uring",
             "asof=",
             "history=1",
             "sync",
@@ -492,5 +513,7 @@ mod tests {
         let defaults = options("rw").unwrap();
         assert!(defaults.id_map.is_identity());
         assert_eq!(defaults.cache_ttl, MountOptions::default().cache_ttl);
+        let by_ring = options("transport=io_uring").unwrap();
+        assert_eq!(by_ring.transport, TransportChoice::IoUring);
     }
 }

@@ -15,7 +15,7 @@ const REQUEST_AT: usize = ALIGN_BYTES - size_of::<wire::InHeader>() - size_of::<
 /// Where a reply begins: its body is then aligned.
 const REPLY_AT: usize = ALIGN_BYTES - size_of::<wire::OutHeader>();
 /// The least that the kernel takes for the content of requests: extended attributes have 64 KiB.
-const CONTENT_BYTES_MIN: usize = 128 << 10;
+pub(crate) const CONTENT_BYTES_MIN: usize = 128 << 10;
 
 /// Memory that is made once and kept; pages that no request has used yet cost nothing.
 #[derive(Debug)]
@@ -60,20 +60,21 @@ impl Buffers {
     }
 }
 
+/// Memory that begins at a multiple of 4096.
 #[derive(Debug)]
-struct Aligned {
+pub(crate) struct Aligned {
     raw: Vec<u8>,
     skip: usize,
 }
 
 impl Aligned {
-    fn new(len_bytes: usize) -> Aligned {
+    pub(crate) fn new(len_bytes: usize) -> Aligned {
         let raw = vec![0; len_bytes + ALIGN_BYTES];
         let skip = raw.as_ptr().align_offset(ALIGN_BYTES);
         Aligned { raw, skip }
     }
 
-    fn bytes(&mut self) -> &mut [u8] {
+    pub(crate) fn bytes(&mut self) -> &mut [u8] {
         let end = self.raw.len() - ALIGN_BYTES + self.skip;
         &mut self.raw[self.skip..end]
     }

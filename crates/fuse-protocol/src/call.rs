@@ -2,6 +2,7 @@
 
 use crate::errno::Errno;
 use crate::in_flight::{InFlight, RequestSlot};
+use crate::relief::{Relief, Wait, Waiting};
 use crate::request::Request;
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -14,8 +15,7 @@ pub struct Call<'c, S> {
     pub span: S,
     slot: &'c RequestSlot,
     in_flight: &'c InFlight,
-    /// Hires a worker when none is idle.
-    hire: &'c dyn Fn(),
+    relief: &'c dyn Relief,
 }
 
 impl<'c, S> Call<'c, S> {
@@ -24,14 +24,14 @@ impl<'c, S> Call<'c, S> {
         span: S,
         slot: &'c RequestSlot,
         in_flight: &'c InFlight,
-        hire: &'c dyn Fn(),
+        relief: &'c dyn Relief,
     ) -> Call<'c, S> {
         Call {
             request,
             span,
             slot,
             in_flight,
-            hire,
+            relief,
         }
     }
 
@@ -46,8 +46,13 @@ impl<'c, S> Call<'c, S> {
     /// so.
     pub fn away<T>(&self, wait: impl FnOnce() -> T) -> T {
         let _away = self.in_flight.away();
-        (self.hire)();
+        let _waiting = Waiting::begin(self.relief, Wait::Kernel);
         wait()
+    }
+
+    /// Before the handler waits for a lock; `None`: it must not.
+    pub(crate) fn begin_lock_wait(&self) -> Option<Waiting<'c>> {
+        Waiting::begin(self.relief, Wait::Lock)
     }
 
     /// Waits until this thread is unparked, the caller is interrupted, or `deadline` has come; may

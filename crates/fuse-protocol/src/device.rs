@@ -2,6 +2,7 @@
 
 use crate::errno::Errno;
 use crate::wire;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, Setter, ioctl, opcode};
 use std::ffi::c_void;
@@ -39,6 +40,19 @@ impl Device {
             )
         }?;
         Ok(Device::new(fd))
+    }
+
+    /// Reads of it, and of those who share it, do not block from now on.
+    pub(crate) fn set_nonblocking(&self) -> Result<(), Errno> {
+        let flags = rustix::fs::fcntl_getfl(&self.fd)?;
+        Ok(rustix::fs::fcntl_setfl(&self.fd, flags | OFlags::NONBLOCK)?)
+    }
+
+    /// Whether the mount has neither ended nor been aborted.
+    pub(crate) fn is_connected(&self) -> bool {
+        let mut device = [PollFd::new(&self.fd, PollFlags::IN)];
+        let now = Timespec::default();
+        poll(&mut device, Some(&now)).is_ok() && !device[0].revents().contains(PollFlags::ERR)
     }
 
     /// One request. Blocks until there is one.

@@ -6,14 +6,23 @@
 //!
 //! There are so many slots, and one more for each worker that is *away*: it waits for the kernel,
 //! which may wait for requests that others serve (`PROTOCOL-4`).
+//!
+//! An INTERRUPT may be read before the request that it is about is in work. Where all come by one
+//! device, the kernel is asked for it again. Where the requests come by rings, the kernel would not
+//! find them, so it is *expected*: kept here until the request begins. What is expected of a
+//! request that was answered meanwhile stays until so many others have come after it.
 
 use crate::device::Device;
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use std::thread::Thread;
 
 /// Nobody's request.
 const NOTHING: u64 = 0;
+/// INTERRUPTs that are expected, at most: each thread of a session has at most one request that it
+/// was sent and has not begun, and there are fewer threads.
+const EXPECTED_MAX: usize = 4096;
 
 /// What one worker is working on.
 #[derive(Debug, Default)]
@@ -31,11 +40,6 @@ struct Holder {
 }
 
 impl RequestSlot {
-    /// The worker begins with `unique`.
-    pub(crate) fn begin(&self, unique: u64) {
-        self.current.store(unique, Ordering::SeqCst);
-    }
-
     /// The worker has answered.
     pub(crate) fn end(&self) {
         self.current.store(NOTHING, Ordering::Release);
@@ -59,10 +63,14 @@ impl RequestSlot {
 /// All slots of a session.
 #[derive(Debug)]
 pub(crate) struct InFlight {
-    /// Never fewer; some more when workers were away.
+    /// Made when they are first needed.
     slots: RwLock<Vec<Arc<RequestSlot>>>,
     count: usize,
     away: AtomicUsize,
+    /// INTERRUPTs of requests that are not in work, the oldest first.
+    expected: Mutex<VecDeque<u64>>,
+    /// How many there are, to be read without the lock.
+    expected_count: AtomicUsize,
 }
 
 /// A worker is away until this is dropped.
@@ -77,9 +85,11 @@ impl Drop for Away<'_> {
 impl InFlight {
     pub(crate) fn new(count: usize) -> InFlight {
         InFlight {
-            slots: RwLock::new((0..count).map(|_| Arc::default()).collect()),
+            slots: RwLock::new(Vec::new()),
             count,
             away: AtomicUsize::new(0),
+            expected: Mutex::new(VecDeque::new()),
+            expected_count: AtomicUsize::new(0),
         }
     }
 
@@ -112,6 +122,44 @@ impl InFlight {
     pub(crate) fn away(&self) -> Away<'_> {
         self.away.fetch_add(1, Ordering::SeqCst);
         Away(self)
+    }
+
+    /// The worker of `slot` begins with `unique`.
+    pub(crate) fn begin(&self, slot: &RequestSlot, unique: u64) {
+        slot.current.store(unique, Ordering::SeqCst);
+        // Who expects it looks at the slots afterwards: one of the two sees the other.
+        if self.expected_count.load(Ordering::SeqCst) > 0 && self.take_expected(unique) {
+            slot.interrupted.store(unique, Ordering::SeqCst);
+        }
+    }
+
+    /// Marks `unique` now, or else when its worker begins (`PROTOCOL-3`).
+    pub(crate) fn interrupt_or_expect(&self, unique: u64) {
+        if self.interrupt(unique) {
+            return;
+        }
+        let mut expected = self.expected();
+        if expected.len() == EXPECTED_MAX {
+            expected.pop_front();
+        }
+        expected.push_back(unique);
+        self.expected_count.store(expected.len(), Ordering::SeqCst);
+        drop(expected);
+        if self.interrupt(unique) {
+            self.take_expected(unique);
+        }
+    }
+
+    fn take_expected(&self, unique: u64) -> bool {
+        let mut expected = self.expected();
+        let found = expected.iter().position(|&one| one == unique);
+        found.and_then(|at| expected.remove(at));
+        self.expected_count.store(expected.len(), Ordering::SeqCst);
+        found.is_some()
+    }
+
+    fn expected(&self) -> MutexGuard<'_, VecDeque<u64>> {
+        self.expected.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Marks `unique` and wakes its worker; `false` when nobody is working on it.
@@ -149,8 +197,8 @@ mod tests {
         let slots = InFlight::new(2);
         let (one, other) = (slots.reserve().unwrap(), slots.reserve().unwrap());
         assert_eq!(slots.reserve(), None);
-        slots.slot(one).begin(8);
-        slots.slot(other).begin(10);
+        slots.begin(&slots.slot(one), 8);
+        slots.begin(&slots.slot(other), 10);
         assert!(!slots.interrupt(6), "PROTOCOL-3: not in work");
         assert!(!slots.interrupt(0), "PROTOCOL-3: nobody's");
         assert!(slots.interrupt(10));
@@ -158,7 +206,7 @@ mod tests {
         assert!(!slots.slot(one).is_interrupted(8), "PROTOCOL-3");
         slots.slot(other).end();
         assert!(!slots.interrupt(10));
-        slots.slot(other).begin(12);
+        slots.begin(&slots.slot(other), 12);
         assert!(!slots.slot(other).is_interrupted(12), "PROTOCOL-3");
         slots.leave(one);
         assert_eq!(slots.reserve(), Some(one));
@@ -186,7 +234,7 @@ mod tests {
                 let null = std::fs::File::open("/dev/null").unwrap();
                 let slot = slots.slot(slots.reserve().unwrap());
                 slot.attach(&Device::new(null.into()));
-                slot.begin(4);
+                slots.begin(&slot, 4);
                 while !slot.is_interrupted(4) {
                     std::thread::park();
                 }
@@ -196,5 +244,46 @@ mod tests {
             }
             worker.join().unwrap();
         });
+    }
+
+    #[test]
+    fn an_interrupt_that_comes_early_is_expected() {
+        let slots = InFlight::new(2);
+        let slot = slots.slot(slots.reserve().unwrap());
+        slots.begin(&slot, 4);
+        slots.interrupt_or_expect(4);
+        assert!(slot.is_interrupted(4), "PROTOCOL-3: it is in work");
+        slots.interrupt_or_expect(8);
+        slot.end();
+        slots.begin(&slot, 6);
+        assert!(!slot.is_interrupted(6), "PROTOCOL-3: another one is");
+        slot.end();
+        slots.begin(&slot, 8);
+        assert!(slot.is_interrupted(8), "PROTOCOL-3");
+        assert!(slots.expected().is_empty());
+        for unique in 0..3 * EXPECTED_MAX as u64 {
+            slots.interrupt_or_expect(2 * unique + 10);
+        }
+        assert_eq!(slots.expected().len(), EXPECTED_MAX, "it is bounded");
+    }
+
+    /// A worker and an interrupter meet at each request, in whatever order.
+    #[test]
+    fn an_interrupt_is_never_lost_between_the_list_and_the_slot() {
+        let slots = InFlight::new(1);
+        let slot = slots.slot(slots.reserve().unwrap());
+        for unique in (2..20_000).step_by(2) {
+            std::thread::scope(|scope| {
+                if unique % 100 == 2 {
+                    scope.spawn(|| slots.interrupt_or_expect(unique));
+                } else {
+                    slots.interrupt_or_expect(unique);
+                }
+                slots.begin(&slot, unique);
+            });
+            assert!(slot.is_interrupted(unique), "PROTOCOL-3");
+            slot.end();
+        }
+        assert!(slots.expected().is_empty());
     }
 }

@@ -3,7 +3,7 @@
 //! ```text
 //!   kernel ── /dev/fuse ── workers ──┐                                ┌── Filesystem (a trait)
 //!                                    ├── service: decode → method → encode
-//!   kernel ── (other transports) ────┘
+//!   kernel ── io_uring ─── rings ────┘
 //!   kernel ←─ /dev/fuse ── Notifier, Backing
 //! ```
 //!
@@ -23,7 +23,8 @@
 //! * `PROTOCOL-3` An INTERRUPT marks the request that it is about, while a handler works on it, and
 //!   no other; one that comes before the handler begins is asked for again until it has.
 //! * `PROTOCOL-4` While there are slots, a request never waits for a handler to return. A handler
-//!   that waits for the kernel ([`Call::away`]) takes none.
+//!   that waits for the kernel ([`Call::away`]) takes none. How far rings keep this is `RING-2` and
+//!   `RING-3`.
 //! * `PROTOCOL-5` After a handler has panicked no handler is called again: every request fails with
 //!   `EIO` until the mount is gone. A panic beside a handler, in `begin`, `describe` or `end`,
 //!   fails that request only.
@@ -48,10 +49,14 @@ pub mod memory;
 mod mount;
 mod notify;
 mod opcode;
+mod relief;
 mod reply;
 mod request;
+mod rings;
 mod service;
 mod session;
+mod stop;
+mod transport;
 mod values;
 mod wire;
 mod workers;
@@ -72,6 +77,7 @@ pub use opcode::Opcode;
 pub use reply::{DirectoryPlusReply, DirectoryReply};
 pub use request::{Extensions, Request, SecurityContext};
 pub use session::{Negotiated, Session, SessionOptions};
+pub use transport::{IoUringSupport, TransportChoice};
 pub use values::{
     Attr, AttrReply, Entry, FileType, HandleNumber, IoctlReply, Lock, LockOwner, NodeNumber,
     Opened, Statfs, StatxReply, TimeOrNow, Written,

@@ -187,6 +187,20 @@ impl<'r> Incoming<'r> {
         })
     }
 
+    /// A request in two pieces, as rings give it.
+    pub(crate) fn apart(header: wire::InHeader, fixed: &'r [u8], rest: &'r [u8]) -> Incoming<'r> {
+        Incoming {
+            header,
+            fixed,
+            apart: Some(rest),
+        }
+    }
+
+    /// How much of it came apart, bytes.
+    pub(crate) fn apart_bytes(&self) -> usize {
+        self.apart.map_or(0, <[u8]>::len)
+    }
+
     /// The request itself, and who makes it.
     pub(crate) fn request(&self, opcode: Opcode) -> Result<(Request, Body<'r>), Malformed> {
         let header = &self.header;

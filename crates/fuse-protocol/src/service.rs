@@ -1,6 +1,6 @@
 //! What serves requests, whichever transport they come by.
 //!
-//! A transport reads a request, calls [`Service::work`], sends the answer, and calls
+//! A transport takes a request, calls [`Service::work`], sends the answer, and calls
 //! [`Service::finish`]:
 //!
 //! ```text
@@ -15,6 +15,7 @@ use crate::errno::Errno;
 use crate::filesystem::Filesystem;
 use crate::in_flight::{InFlight, RequestSlot};
 use crate::opcode::Opcode;
+use crate::relief::Relief;
 use crate::reply::ReplyBuffer;
 use crate::request::{Dialect, Incoming, Malformed, Operation, decode};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -77,7 +78,7 @@ impl<F: Filesystem> Service<F> {
     pub(crate) fn work<'c>(
         &'c self,
         slot: &'c RequestSlot,
-        hire: &'c dyn Fn(),
+        relief: &'c dyn Relief,
         incoming: &Incoming<'_>,
         memory: &mut [u8],
     ) -> Work<'c, F::Span> {
@@ -105,7 +106,7 @@ impl<F: Filesystem> Service<F> {
             }
         };
 
-        slot.begin(request.unique);
+        self.in_flight.begin(slot, request.unique);
         let Some(mut span) = beside(opcode, "begin", || self.filesystem.begin(&request)) else {
             slot.end();
             return refused(error_answer(opcode, Errno::EIO)); // PROTOCOL-5
@@ -114,7 +115,7 @@ impl<F: Filesystem> Service<F> {
             let detail = operation.detail();
             self.filesystem.describe(&mut span, &request, &detail);
         });
-        let mut call = Call::new(request, span, slot, &self.in_flight, hire);
+        let mut call = Call::new(request, span, slot, &self.in_flight, relief);
         let written_bytes = match &operation {
             Operation::Write(write) => write.data.len(),
             _ => 0,
@@ -148,10 +149,16 @@ impl<F: Filesystem> Service<F> {
             self.lock_waits.fetch_sub(1, Ordering::SeqCst);
             return Err(Errno::ENOLCK);
         }
+        let waiting = if waits { call.begin_lock_wait() } else { None };
+        if waits && waiting.is_none() {
+            self.lock_waits.fetch_sub(1, Ordering::SeqCst);
+            return Err(Errno::ENOLCK);
+        }
         // What a panic leaves half done is not looked at again: everything is refused from then on.
         let served = catch_unwind(AssertUnwindSafe(|| {
             dispatch(&self.filesystem, call, operation, reply)
         }));
+        drop(waiting);
         if waits {
             self.lock_waits.fetch_sub(1, Ordering::SeqCst);
         }

@@ -8,9 +8,11 @@ use crate::flags::InitFlags;
 use crate::in_flight::InFlight;
 use crate::opcode::Opcode;
 use crate::request::{Dialect, Incoming, decode_init};
+use crate::rings::RingLimits;
 use crate::service::Service;
+use crate::transport::{Transport, TransportChoice};
 use crate::wire;
-use crate::workers::Workers;
+use crate::workers::{Traffic, Workers};
 use std::io;
 
 /// Limits of a session.
@@ -24,6 +26,8 @@ pub struct SessionOptions {
     pub content_bytes_max: u32,
     /// Reads ahead and other requests without a waiter that the kernel keeps in flight.
     pub background_max: u16,
+    /// How requests come. Default: by `/dev/fuse`.
+    pub transport: TransportChoice,
 }
 
 impl Default for SessionOptions {
@@ -33,6 +37,7 @@ impl Default for SessionOptions {
             workers_max: 256,
             content_bytes_max: 1 << 20,
             background_max: 64,
+            transport: TransportChoice::default(),
         }
     }
 }
@@ -51,18 +56,20 @@ pub struct Session<F> {
     service: Service<F>,
     device: Device,
     negotiated: Negotiated,
+    transport: Transport,
     options: SessionOptions,
 }
 
 impl<F: Filesystem> Session<F> {
     /// Takes INIT, which waits on a new mount, and answers it. Errors: of the device, `EPROTO` from
-    /// a kernel older than 5.4 or for anything but INIT.
+    /// a kernel older than 5.4 or for anything but INIT, and without io_uring where
+    /// [`TransportChoice::IoUring`] asks for it.
     pub fn start(
         mut filesystem: F,
         device: Device,
         options: SessionOptions,
     ) -> io::Result<Session<F>> {
-        let negotiated = negotiate(&mut filesystem, &device, &options)?;
+        let (negotiated, transport) = negotiate(&mut filesystem, &device, &options)?;
         tracing::debug!("negotiated {negotiated:?}");
         let dialect = Dialect {
             setxattr_ext: negotiated.flags.contains(InitFlags::SETXATTR_EXT),
@@ -70,15 +77,15 @@ impl<F: Filesystem> Session<F> {
         let workers_max = options.workers_max.max(options.workers).max(1);
         // As many as are always there serve on while all the others wait for locks.
         let lock_wait_max = workers_max.saturating_sub(options.workers.max(1));
+        let slot_max = match &transport {
+            Transport::Device => workers_max,
+            Transport::Rings(rings) => rings.slot_max(),
+        };
         Ok(Session {
-            service: Service::new(
-                filesystem,
-                dialect,
-                InFlight::new(workers_max),
-                lock_wait_max,
-            ),
+            service: Service::new(filesystem, dialect, InFlight::new(slot_max), lock_wait_max),
             device,
             negotiated,
+            transport,
             options,
         })
     }
@@ -91,9 +98,15 @@ impl<F: Filesystem> Session<F> {
     /// Serves until the mount has ended; then everything is answered, and the filesystem is
     /// dropped. Errors: of the device, and after a handler has panicked.
     pub fn run(self) -> io::Result<()> {
+        let (service, device) = (&self.service, &self.device);
         let content_bytes_max = self.options.content_bytes_max;
         let kept = self.options.workers.max(1);
-        Workers::new(&self.service, &self.device, content_bytes_max, kept).run()?;
+        match self.transport {
+            Transport::Device => {
+                Workers::new(service, device, content_bytes_max, kept, Traffic::All).run()?;
+            }
+            Transport::Rings(rings) => rings.serve(service, device)?,
+        }
         if self.service.is_broken() {
             return Err(io::Error::other("a handler has panicked; see the log"));
         }
@@ -101,11 +114,20 @@ impl<F: Filesystem> Session<F> {
     }
 }
 
+fn ring_limits(options: &SessionOptions) -> RingLimits {
+    let workers = options.workers.max(1);
+    RingLimits {
+        workers,
+        workers_max: options.workers_max.max(workers),
+        content_bytes_max: options.content_bytes_max,
+    }
+}
+
 fn negotiate<F: Filesystem>(
     filesystem: &mut F,
     device: &Device,
     options: &SessionOptions,
-) -> io::Result<Negotiated> {
+) -> io::Result<(Negotiated, Transport)> {
     let mut buffers = Buffers::new(options.content_bytes_max);
     loop {
         let len_bytes = match device.read(buffers.request()) {
@@ -131,20 +153,23 @@ fn negotiate<F: Filesystem>(
                 wire::MINOR_MIN
             )));
         }
-        let (out, negotiated) = match init.major {
+        let (out, agreed) = match init.major {
             // A kernel of a later major version asks again in ours.
             later if later > wire::MAJOR => (version_only(), None),
             _ => {
-                let (out, negotiated) = agree(filesystem, &init, options);
-                (out, Some(negotiated))
+                let offers = offers(&init);
+                let limits = ring_limits(options);
+                let transport = Transport::choose(options.transport, offers, limits)?;
+                let (out, negotiated) = agree(filesystem, &init, options, transport.flags());
+                (out, Some((negotiated, transport)))
             }
         };
         let (_, body) = buffers.split(0);
         let out = wire::bytes_of(&out);
         body[..out.len()].copy_from_slice(out);
         device.write(buffers.reply(header.unique, 0, out.len()))?;
-        if let Some(negotiated) = negotiated {
-            return Ok(negotiated);
+        if let Some(agreed) = agreed {
+            return Ok(agreed);
         }
     }
 }
@@ -157,20 +182,27 @@ fn version_only() -> wire::InitOut {
     }
 }
 
-/// The answer to INIT.
+/// All that the kernel can do.
+fn offers(init: &wire::InitIn) -> InitFlags {
+    let low = InitFlags::from_bits(u64::from(init.flags));
+    if low.contains(InitFlags::INIT_EXT) {
+        InitFlags::from_bits(u64::from(init.flags2) << 32 | u64::from(init.flags))
+    } else {
+        low
+    }
+}
+
+/// The answer to INIT. What is agreed on for the transport is not the filesystem's business.
 fn agree<F: Filesystem>(
     filesystem: &mut F,
     init: &wire::InitIn,
     options: &SessionOptions,
+    of_transport: InitFlags,
 ) -> (wire::InitOut, Negotiated) {
-    let low = InitFlags::from_bits(u64::from(init.flags));
-    let offers = if low.contains(InitFlags::INIT_EXT) {
-        InitFlags::from_bits(u64::from(init.flags2) << 32 | u64::from(init.flags))
-    } else {
-        low
-    };
+    let offers = offers(init);
     let always = InitFlags::BIG_WRITES | InitFlags::MAX_PAGES | InitFlags::INIT_EXT;
-    let flags = (filesystem.init(offers) | always) & offers;
+    let of_filesystem = filesystem.init(offers).difference(InitFlags::OVER_IO_URING);
+    let flags = (of_filesystem | always | of_transport) & offers;
     let page_bytes = rustix::param::page_size() as u32;
     let content_bytes = options.content_bytes_max.max(page_bytes);
     let out = wire::InitOut {
@@ -217,6 +249,7 @@ mod tests {
             &mut MemoryFilesystem::default(),
             &init(offers | InitFlags::HAS_EXPIRE_ONLY),
             &SessionOptions::default(),
+            InitFlags::NONE,
         );
         assert_eq!((out.major, out.minor, out.time_gran), (7, 45, 1));
         assert_eq!(u64::from(out.flags), offers.bits());
@@ -232,8 +265,78 @@ mod tests {
             &mut MemoryFilesystem::default(),
             &init(without),
             &SessionOptions::default(),
+            InitFlags::OVER_IO_URING,
         );
         assert_eq!(out.flags2, 0);
         assert_eq!(negotiated.flags, InitFlags::MAX_PAGES);
+    }
+
+    /// A mount over rings, or `None`, and says why.
+    fn over_rings(place: &std::path::Path) -> Option<Session<MemoryFilesystem>> {
+        let support = crate::IoUringSupport::detect();
+        if support != crate::IoUringSupport::Enabled {
+            println!("not run over io_uring: {}", support.remedy());
+            return None;
+        }
+        let place = place.canonicalize().unwrap();
+        let device = crate::mount(&place, &crate::MountSettings::default()).unwrap();
+        let options = SessionOptions {
+            transport: TransportChoice::IoUring,
+            ..SessionOptions::default()
+        };
+        let session = Session::start(MemoryFilesystem::default(), device, options).unwrap();
+        let agreed = session.negotiated().flags;
+        assert!(agreed.contains(InitFlags::OVER_IO_URING));
+        Some(session)
+    }
+
+    fn unmount(place: &std::path::Path) {
+        let detached = rustix::mount::unmount(place, rustix::mount::UnmountFlags::DETACH);
+        let by_helper = || {
+            let mut helper = std::process::Command::new("fusermount3");
+            helper.arg("-uz").arg(place).status()
+        };
+        assert!(detached.is_ok() || by_helper().unwrap().success());
+    }
+
+    #[test]
+    fn rings_that_are_not_complete_give_way_to_the_device() {
+        let directory = tempfile::tempdir().unwrap();
+        let Some(mut session) = over_rings(directory.path()) else {
+            return;
+        };
+        match &mut session.transport {
+            Transport::Rings(rings) => rings.empty_queue(0),
+            Transport::Device => panic!("it was agreed on"),
+        }
+        let server = std::thread::spawn(move || session.run());
+        let path = directory.path().join("file");
+        std::fs::write(&path, vec![7; 200_000]).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap().len(), 200_000, "RING-1");
+        unmount(directory.path());
+        server.join().unwrap().unwrap();
+    }
+
+    #[test]
+    fn a_session_that_has_lost_a_queue_ends_with_an_error() {
+        let directory = tempfile::tempdir().unwrap();
+        let Some(session) = over_rings(directory.path()) else {
+            return;
+        };
+        let stop = match &session.transport {
+            Transport::Rings(rings) => rings.stop(),
+            Transport::Device => panic!("it was agreed on"),
+        };
+        let server = std::thread::spawn(move || session.run());
+        let path = directory.path().join("file");
+        std::fs::write(&path, "x").unwrap();
+        stop.fail(Errno::EFAULT);
+        let error = server.join().unwrap().unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EFAULT), "RING-4, RING-5");
+        // The last descriptor is gone, or about to go, and with it the connection.
+        let error = std::fs::metadata(directory.path().join("other")).unwrap_err();
+        let is_gone = [libc::ENOTCONN, libc::ECONNABORTED, libc::ECANCELED].map(Some);
+        assert!(is_gone.contains(&error.raw_os_error()), "RING-4: {error}");
+        unmount(directory.path());
     }
 }

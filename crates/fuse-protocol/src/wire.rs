@@ -47,6 +47,18 @@ pub(crate) const NOTIFY_INVAL_ENTRY: i32 = 3;
 pub(crate) const NOTIFY_DELETE: i32 = 6;
 pub(crate) const NOTIFY_INC_EPOCH: i32 = 8;
 
+/// What is asked of the device by io_uring: to take an entry, and to take a reply and give the next
+/// request.
+pub(crate) const URING_REGISTER: u32 = 1;
+pub(crate) const URING_COMMIT_AND_FETCH: u32 = 2;
+/// Where the parts of an entry's headers begin: the header of the request or of the reply, the fixed
+/// structure of the request, and [`UringEntInOut`].
+pub(crate) const URING_IN_OUT_AT: usize = 0;
+pub(crate) const URING_OP_IN_AT: usize = 128;
+pub(crate) const URING_ENT_AT: usize = 256;
+/// What an entry's headers are long, bytes.
+pub(crate) const URING_HEADERS_BYTES: usize = URING_ENT_AT + size_of::<UringEntInOut>();
+
 /// The group of the device's ioctls: clone is number 0, backing open 1, backing close 2.
 pub(crate) const IOC_GROUP: u8 = 229;
 
@@ -123,6 +135,11 @@ wire! {
     FileLock 24 { start: u64 = 0, end: u64 = 8, kind: u32 = 16, pid: u32 = 20 }
     ExtHeader 8 { size: u32 = 0, kind: u32 = 4 }
     Secctx 8 { size: u32 = 0, padding: u32 = 4 }
+    UringEntInOut 32 {
+        flags: u64 = 0, commit_id: u64 = 8, payload_sz: u32 = 16, padding: u32 = 20,
+        reserved: u64 = 24,
+    }
+    UringCmdReq 24 { flags: u64 = 0, commit_id: u64 = 8, qid: u16 = 16, padding: [u8; 6] = 18 }
     BackingMap 16 { fd: i32 = 0, flags: u32 = 4, padding: u64 = 8 }
 }
 

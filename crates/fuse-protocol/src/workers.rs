@@ -5,6 +5,8 @@
 //! hired, up to the number of slots (`PROTOCOL-4`); a worker goes when enough others are idle,
 //! which are some more than are kept: one that is hired for each request costs a hundred times what
 //! a request costs.
+//!
+//! Beside rings only FORGET and INTERRUPT come by the device, and few workers do.
 
 use crate::buffers::Buffers;
 use crate::device::Device;
@@ -12,10 +14,13 @@ use crate::errno::Errno;
 use crate::filesystem::Filesystem;
 use crate::in_flight::RequestSlot;
 use crate::opcode::Opcode;
+use crate::relief::{Relief, Wait};
 use crate::request::{Dialect, Incoming, Malformed, Operation, decode};
 use crate::service::{Answer, Service};
+use crate::stop::Stop;
 use crate::wire;
 use std::io;
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread::{Builder, Scope};
@@ -23,12 +28,25 @@ use std::thread::{Builder, Scope};
 /// Idle workers beyond the kept ones that stay, for the next time that all are busy.
 const SPARE_COUNT: usize = 8;
 
+/// The same beside rings: each of them is woken for each FORGET.
+const SPARE_COUNT_BESIDE: usize = 1;
+
+/// What comes by the device.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Traffic<'s> {
+    /// Everything, until the mount has ended.
+    All,
+    /// What does not come by rings, until the mount has ended or they are over.
+    BesideRings(&'s Stop),
+}
+
 /// All workers of a session.
 pub(crate) struct Workers<'s, F> {
     service: &'s Service<F>,
     device: &'s Device,
     content_bytes_max: u32,
     kept: usize,
+    traffic: Traffic<'s>,
     /// Workers that read, or are about to.
     idle: AtomicUsize,
     failed: Mutex<Option<Errno>>,
@@ -40,12 +58,14 @@ impl<'s, F: Filesystem> Workers<'s, F> {
         device: &'s Device,
         content_bytes_max: u32,
         kept: usize,
+        traffic: Traffic<'s>,
     ) -> Workers<'s, F> {
         Workers {
             service,
             device,
             content_bytes_max,
             kept,
+            traffic,
             idle: AtomicUsize::new(0),
             failed: Mutex::new(None),
         }
@@ -88,18 +108,24 @@ impl<'s, F: Filesystem> Workers<'s, F> {
             tracing::debug!("the device cannot be cloned: {error}; this worker shares it");
             self.device.clone()
         });
+        if let Traffic::BesideRings(_) = self.traffic
+            && let Err(error) = device.set_nonblocking()
+        {
+            // It reads what is there, and may then wait although it is over.
+            tracing::warn!("a worker waits for the device alone: {error}");
+        }
         let own = self.service.in_flight.slot(slot);
         own.attach(&device);
-        let hire = || {
-            if self.idle.load(Ordering::SeqCst) == 0 {
-                self.hire(scope);
-            }
+        let hiring = Hiring {
+            workers: self,
+            scope,
         };
         let mut buffers = Buffers::new(self.content_bytes_max);
         loop {
-            let len_bytes = match device.read(buffers.request()) {
-                Ok(len_bytes) => len_bytes,
-                // Interrupted, or the request was taken back while it was read.
+            let len_bytes = match self.read(&device, buffers.request()) {
+                Ok(Some(len_bytes)) => len_bytes,
+                Ok(None) => break,
+                // Interrupted, taken back while it was read, or taken by another worker.
                 Err(Errno::EINTR | Errno::EAGAIN | Errno::ENOENT) => continue,
                 // Unmounted, or aborted.
                 Err(Errno::ENODEV | Errno::ECONNABORTED) => break,
@@ -111,8 +137,8 @@ impl<'s, F: Filesystem> Workers<'s, F> {
             if self.idle.fetch_sub(1, Ordering::SeqCst) == 1 {
                 self.hire(scope);
             }
-            self.serve(&own, &hire, &device, &mut buffers, len_bytes);
-            if self.idle.fetch_add(1, Ordering::SeqCst) >= self.kept + SPARE_COUNT {
+            self.serve(&own, &hiring, &device, &mut buffers, len_bytes);
+            if self.idle.fetch_add(1, Ordering::SeqCst) >= self.kept + self.spare_count() {
                 break;
             }
         }
@@ -120,10 +146,27 @@ impl<'s, F: Filesystem> Workers<'s, F> {
         self.service.in_flight.leave(slot);
     }
 
+    /// One request; `None`: it is over.
+    fn read(&self, device: &Device, buffer: &mut [u8]) -> Result<Option<usize>, Errno> {
+        if let Traffic::BesideRings(stop) = self.traffic
+            && !stop.wait_for(device.as_fd())?
+        {
+            return Ok(None);
+        }
+        device.read(buffer).map(Some)
+    }
+
+    fn spare_count(&self) -> usize {
+        match self.traffic {
+            Traffic::All => SPARE_COUNT,
+            Traffic::BesideRings(_) => SPARE_COUNT_BESIDE,
+        }
+    }
+
     fn serve(
         &self,
         slot: &RequestSlot,
-        hire: &dyn Fn(),
+        relief: &dyn Relief,
         device: &Device,
         buffers: &mut Buffers,
         len_bytes: usize,
@@ -141,14 +184,20 @@ impl<'s, F: Filesystem> Workers<'s, F> {
         };
         let unique = incoming.header.unique;
         if incoming.header.opcode == Opcode::Interrupt as u32 {
-            match interrupted(&incoming) {
-                Ok(interrupted) if self.service.in_flight.interrupt(interrupted) => {}
-                Ok(_) => self.ask_again(buffers.reply(unique, -Errno::EAGAIN.code(), 0)),
-                Err(Malformed) => tracing::error!("malformed: {:?}", incoming.header),
+            match (interrupted(&incoming), self.traffic) {
+                (Err(Malformed), _) => tracing::error!("malformed: {:?}", incoming.header),
+                (Ok(interrupted), Traffic::BesideRings(_)) => {
+                    self.service.in_flight.interrupt_or_expect(interrupted);
+                }
+                (Ok(interrupted), Traffic::All) => {
+                    if !self.service.in_flight.interrupt(interrupted) {
+                        self.ask_again(buffers.reply(unique, -Errno::EAGAIN.code(), 0));
+                    }
+                }
             }
             return;
         }
-        let work = self.service.work(slot, hire, &incoming, memory);
+        let work = self.service.work(slot, relief, &incoming, memory);
         let is_delivered = match work.answer {
             Answer::Silent => true,
             Answer::Error(error) => send(device, buffers.reply(unique, -error.code(), 0)),
@@ -167,6 +216,23 @@ impl<'s, F: Filesystem> Workers<'s, F> {
         }
         std::thread::yield_now();
     }
+}
+
+/// Whoever waits for the kernel has another worker hired, if none is idle.
+struct Hiring<'w, 'scope, 'env, F> {
+    workers: &'scope Workers<'w, F>,
+    scope: &'scope Scope<'scope, 'env>,
+}
+
+impl<F: Filesystem> Relief for Hiring<'_, '_, '_, F> {
+    fn begin(&self, wait: Wait) -> bool {
+        if wait == Wait::Kernel && self.workers.idle.load(Ordering::SeqCst) == 0 {
+            self.workers.hire(self.scope);
+        }
+        true
+    }
+
+    fn end(&self, _: Wait) {}
 }
 
 /// The request that an INTERRUPT is about.

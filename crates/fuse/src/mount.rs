@@ -14,7 +14,9 @@ use crate::tree::Tree;
 use crate::unmount::{Unmounter, clean_stale, lock_mountpoint};
 use crate::watch::{Lookout, Monitor, Watch};
 use larder::{Database, Error, ErrorKind, Follower, NodeId, parse_moment};
-use larder_fuse_protocol::{Device, MountError, MountSettings, Notifier, Session, SessionOptions};
+use larder_fuse_protocol::{
+    Device, InitFlags, MountError, MountSettings, Notifier, Session, SessionOptions,
+};
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
@@ -45,7 +47,8 @@ const THREAD_GROWTH_MAX: usize = 16;
 ///
 /// Errors: [`ErrorKind::NotFound`], [`ErrorKind::NotADirectory`], [`ErrorKind::Busy`] when it is a
 /// Larder mount already, [`ErrorKind::InvalidInput`] when the mount would hide the database itself,
-/// or the moment it is to show cannot be read, [`ErrorKind::Unsupported`] without FUSE,
+/// or the moment it is to show cannot be read, [`ErrorKind::Unsupported`] without FUSE, or
+/// without io_uring where [`MountOptions::transport`] insists on it,
 /// [`ErrorKind::NotPermitted`], [`ErrorKind::Io`].
 pub fn mount(
     database: Database,
@@ -100,11 +103,12 @@ pub fn mount(
     };
 
     let failed = |error: io::Error| {
-        Error::with_source(
-            ErrorKind::Io,
-            format!("the mount at '{}' does not start", place.display()),
-            error,
-        )
+        let kind = match error.kind() {
+            io::ErrorKind::Unsupported => ErrorKind::Unsupported,
+            _ => ErrorKind::Io,
+        };
+        let context = format!("the mount at '{}' does not start", place.display());
+        Error::with_source(kind, context, error)
     };
     let notifier = Notifier::new(&device);
     let known = Arc::new(Known::default());
@@ -154,9 +158,14 @@ pub fn mount(
         workers_max,
         content_bytes_max: REQUEST_BYTES_MAX,
         background_max: BACKGROUND_COUNT_MAX,
+        transport: options.transport,
     };
     let access = bridge.access.clone();
     let session = Session::start(bridge, device, limits).map_err(failed)?;
+    let negotiated = session.negotiated().flags;
+    if negotiated.contains(InitFlags::OVER_IO_URING) {
+        tracing::info!("requests come by io_uring");
+    }
     let known_here = known.clone();
     let looks = AtomicU32::new(0);
     let tidy_up = move || {

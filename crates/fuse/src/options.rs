@@ -1,6 +1,7 @@
 //! How a database is mounted.
 
 use crate::idmap::IdMap;
+use larder_fuse_protocol::TransportChoice;
 use std::time::Duration;
 
 /// What a mount shows of the history of its database, below `.larder` in the root: `at/MOMENT/…`
@@ -88,6 +89,9 @@ pub struct MountOptions {
     /// The mount is for a private mount namespace, in which it may lie over another one. Default:
     /// no.
     pub is_private: bool,
+    /// How the kernel's requests come. Default: what the variable `LARDER_TRANSPORT` says, or by
+    /// `/dev/fuse`.
+    pub transport: TransportChoice,
     /// Counts operations for [`crate::Monitor::metrics`]. Default: no; it costs a clock and a few
     /// atomics per operation.
     pub has_metrics: bool,
@@ -112,6 +116,7 @@ impl Default for MountOptions {
             allows_idmap: false,
             shares_locks: true,
             is_private: false,
+            transport: TransportChoice::from_environment(),
             has_metrics: false,
         }
     }

@@ -5,6 +5,7 @@ use super::*;
 use crate::arguments::LockRequest;
 use crate::device::Device;
 use crate::flags::InitFlags;
+use crate::relief::NoRelief;
 use crate::request::Request;
 use crate::values::NodeNumber;
 use crate::wire;
@@ -67,7 +68,9 @@ impl Odd {
 
 fn service(lock_wait_max: usize) -> Service<Odd> {
     let dialect = Dialect::default();
-    Service::new(Odd::default(), dialect, InFlight::new(3), lock_wait_max)
+    let in_flight = InFlight::new(3);
+    while in_flight.reserve().is_some() {}
+    Service::new(Odd::default(), dialect, in_flight, lock_wait_max)
 }
 
 fn request(opcode: u32, unique: u64, body: &[u8]) -> Vec<u8> {
@@ -85,7 +88,7 @@ fn answer(service: &Service<Odd>, slot: usize, bytes: &[u8]) -> Answer {
     let mut memory = [0; 4096];
     let incoming = Incoming::whole(bytes).unwrap();
     let slot = service.in_flight.slot(slot);
-    let work = service.work(&slot, &|| (), &incoming, &mut memory);
+    let work = service.work(&slot, &NoRelief, &incoming, &mut memory);
     let answer = work.answer;
     service.finish(work, true);
     answer

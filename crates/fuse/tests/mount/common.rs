@@ -50,10 +50,16 @@ impl TestMount {
 
     /// Mounts what was ended, with other options.
     pub fn mount(&mut self, change: impl FnOnce(&mut MountOptions)) {
+        self.try_mount(change).expect("a mount");
+    }
+
+    /// The same, where it may fail; nothing is mounted then.
+    pub fn try_mount(&mut self, change: impl FnOnce(&mut MountOptions)) -> Result<(), Error> {
         let database = database_path(self.directory.path());
         let database = Database::open(&database, self.open.clone()).expect("a database");
-        let mounted = mount_at(database, &mountpoint(self.directory.path()), change);
-        self.mounted = Some(mounted.expect("a mount"));
+        let mounted = mount_at(database, &mountpoint(self.directory.path()), change)?;
+        self.mounted = Some(mounted);
+        Ok(())
     }
 
     /// Where it is mounted.

@@ -20,6 +20,7 @@ mod locks;
 mod model;
 mod pages;
 mod posix;
+mod rings;
 mod rollback;
 mod saves;
 #[allow(clippy::unwrap_used, dead_code)] // What the tests of the Content API have in common.

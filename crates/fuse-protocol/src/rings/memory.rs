@@ -1,0 +1,102 @@
+//! Memory that is mapped: what an io_uring shares with the kernel, and what requests come in.
+
+use crate::errno::Errno;
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+use std::ffi::c_void;
+use std::os::fd::OwnedFd;
+use std::ptr::{NonNull, null_mut};
+
+const PROTECTION: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
+
+/// Whole pages, zeroed, of which those cost something that were used.
+#[derive(Debug)]
+pub(super) struct Memory(Mapping);
+
+impl Memory {
+    pub(super) fn new(len_bytes: usize) -> Result<Memory, Errno> {
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: a new mapping, at a place that the kernel chooses.
+        let at = unsafe { mmap_anonymous(null_mut(), len_bytes, PROTECTION, flags) }?;
+        Ok(Memory(Mapping::of(at, len_bytes)?))
+    }
+
+    pub(super) fn bytes(&mut self) -> &mut [u8] {
+        // SAFETY: it was mapped with this length, is borrowed from here alone, and what the kernel
+        // writes there it writes in calls of the one who has it (`ring`).
+        unsafe { std::slice::from_raw_parts_mut(self.0.at.as_ptr().cast(), self.0.len_bytes) }
+    }
+
+    /// Gives it back to the system: it is zeroed again.
+    pub(super) fn forget(&mut self) {
+        let Mapping { at, len_bytes } = self.0;
+        // SAFETY: whole pages that are ours alone, and any bytes are a value.
+        if let Err(error) = unsafe { madvise(at.as_ptr(), len_bytes, Advice::LinuxDontNeed) } {
+            tracing::debug!("memory stays: {error}");
+        }
+    }
+}
+
+/// Memory of a descriptor.
+#[derive(Debug)]
+pub(super) struct Shared(Mapping);
+
+impl Shared {
+    pub(super) fn new(fd: &OwnedFd, len_bytes: usize, offset: u64) -> Result<Shared, Errno> {
+        let flags = MapFlags::SHARED | MapFlags::POPULATE;
+        // SAFETY: a new mapping, at a place that the kernel chooses.
+        let at = unsafe { mmap(null_mut(), len_bytes, PROTECTION, flags, fd, offset) }?;
+        Ok(Shared(Mapping::of(at, len_bytes)?))
+    }
+
+    /// The `T` at so many bytes from its beginning.
+    pub(super) fn place<T>(&self, offset: usize) -> NonNull<T> {
+        let end = offset + size_of::<T>();
+        assert!(end <= self.0.len_bytes, "beyond the mapping: {end}");
+        // SAFETY: it is within the mapping, as was just looked at.
+        let place = unsafe { self.0.at.byte_add(offset) }.cast();
+        assert!(place.is_aligned(), "not aligned: {offset}");
+        place
+    }
+}
+
+/// Unmapped when dropped.
+#[derive(Debug)]
+struct Mapping {
+    at: NonNull<c_void>,
+    len_bytes: usize,
+}
+
+// SAFETY: memory of this process, which any thread may use; who has it has it alone.
+unsafe impl Send for Mapping {}
+
+impl Mapping {
+    fn of(at: *mut c_void, len_bytes: usize) -> Result<Mapping, Errno> {
+        let at = NonNull::new(at).ok_or(Errno::ENOMEM)?;
+        Ok(Mapping { at, len_bytes })
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: it was mapped with this length, and nobody refers to it any more.
+        let unmapped = unsafe { munmap(self.at.as_ptr(), self.len_bytes) };
+        debug_assert!(unmapped.is_ok(), "{unmapped:?}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_zeroed_when_it_is_new_and_when_it_was_forgotten() {
+        let mut memory = Memory::new(3 * 4096).unwrap();
+        for _ in 0..2 {
+            assert!(memory.bytes().iter().all(|&byte| byte == 0));
+            memory.bytes().fill(7);
+            memory.forget();
+        }
+        assert_eq!(memory.bytes().len(), 3 * 4096);
+        assert_eq!(memory.bytes().as_ptr().addr() % 4096, 0, "PROTOCOL-2");
+    }
+}
