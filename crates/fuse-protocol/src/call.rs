@@ -43,11 +43,11 @@ impl<'c, S> Call<'c, S> {
 
     /// Runs `wait`, which waits for the kernel, which in turn may wait for other requests.
     /// Meanwhile this worker counts for nothing (`PROTOCOL-4`): they are served, however many wait
-    /// so.
-    pub fn away<T>(&self, wait: impl FnOnce() -> T) -> T {
+    /// so. `EAGAIN`: so many wait that nobody would be left to serve them; it was not run.
+    pub fn away<T>(&self, wait: impl FnOnce() -> T) -> Result<T, Errno> {
         let _away = self.in_flight.away();
-        let _waiting = Waiting::begin(self.relief, Wait::Kernel);
-        wait()
+        let _waiting = Waiting::begin(self.relief, Wait::Kernel).ok_or(Errno::EAGAIN)?;
+        Ok(wait())
     }
 
     /// Before the handler waits for a lock; `None`: it must not.

@@ -11,8 +11,8 @@ pub(crate) enum Wait {
 
 /// Has others served while a handler waits.
 pub(crate) trait Relief {
-    /// A handler is about to wait. `false`: the requests that come meanwhile might be served by
-    /// nobody; a wait for a lock is refused then, one for the kernel begins all the same.
+    /// A handler is about to wait. `false`: it must not, since the requests that come meanwhile
+    /// might be served by nobody.
     fn begin(&self, wait: Wait) -> bool;
 
     /// It has waited, after a `begin` that was `true`.

@@ -27,8 +27,8 @@
 //!   comes by the device.
 //! * `RING-2` All entries of a queue are registered at the start, and one of them does not wait. So
 //!   a request for which no entry was idle is taken when the next one is answered; an entry that
-//!   registers later would not take it. A wait for a lock that would break this is refused
-//!   (`ENOLCK`), and leaves some more to others.
+//!   registers later would not take it. A wait that would break this is refused (`ENOLCK`, for the
+//!   kernel `EAGAIN`); those for locks leave some more to others.
 //! * `RING-3` While a queue has entries in reserve, no request waits for a handler to return
 //!   (`PROTOCOL-4`). Workers are hired when they are first needed, and stay until the end.
 //! * `RING-4` An entry that is lost ends the session with an error: no request waits for nobody.
@@ -77,10 +77,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, Scope};
 use std::time::Duration;
 
-/// Entries of one queue, at least and at most, and of all queues.
-const ENTRIES_MIN: usize = 16;
+/// Entries of one queue, at least and at most, and of all queues. Writers that have pages dropped
+/// wait for the kernel, each with an entry, until others have read: more than workers ever are.
+const ENTRIES_MIN: usize = 512;
 const ENTRIES_MAX: usize = 1024;
 const ENTRIES_OF_ALL: usize = 16_384;
+/// Of one queue where there are very many.
+const ENTRIES_LEAST: usize = 16;
 /// Workers of the device that are always there.
 const WORKERS_BESIDE: usize = 1;
 /// While INIT is answered, the kernel takes no entries yet.
@@ -112,9 +115,9 @@ pub(crate) struct RingLimits {
 
 impl RingLimits {
     fn entry_count(&self, queue_count: usize) -> usize {
-        let share = ENTRIES_OF_ALL / queue_count.max(1);
+        let share = (ENTRIES_OF_ALL / queue_count.max(1)).max(ENTRIES_LEAST);
         let wanted = self.workers_max.clamp(ENTRIES_MIN, ENTRIES_MAX);
-        wanted.min(share).max(ENTRIES_MIN)
+        wanted.min(share)
     }
 
     fn content_bytes(&self) -> usize {
@@ -566,9 +569,9 @@ mod tests {
     }
 
     #[test]
-    fn queues_have_as_many_entries_as_the_device_would_have_workers() {
-        assert_eq!(limits(256).entry_count(2), 256, "RING-3");
-        assert_eq!(limits(8).entry_count(2), 16, "RING-2");
+    fn queues_have_as_many_entries_as_the_device_would_have_workers_or_more() {
+        assert_eq!(limits(700).entry_count(2), 700, "RING-3");
+        assert_eq!(limits(8).entry_count(2), 512, "RING-2");
         assert_eq!(limits(9999).entry_count(2), 1024);
         assert_eq!(limits(256).entry_count(128), 128);
         assert_eq!(limits(256).entry_count(4096), 16, "RING-2");
@@ -596,7 +599,7 @@ mod tests {
             println!("not run: this system permits no io_uring");
             return;
         };
-        assert_eq!(rings.slot_max(), 16 + 17 * rings.first.len());
+        assert_eq!(rings.slot_max(), 16 + 513 * rings.first.len());
         let file = tempfile::tempfile().unwrap();
         let device = Device::from(OwnedFd::from(file));
         let filesystem = MemoryFilesystem::default();

@@ -94,7 +94,7 @@ impl Bridge {
         }
         self.freshen()?;
         if self.changes.is_stale() {
-            call.away(|| self.changes.settle_stale());
+            call.away(|| self.changes.settle_stale())?;
         }
         Ok(())
     }

@@ -61,7 +61,7 @@ pub(crate) fn write_file(
                 bridge
                     .notifier
                     .inval_inode(node, offset as i64, len_bytes as i64)
-            })
+            })?
         };
         // Who writes is named for direct writes only, as for reads.
         let passes_by = write.lock_owner.is_some();
