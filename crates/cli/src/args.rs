@@ -68,12 +68,7 @@ pub(crate) enum Verb {
     Upgrade(crate::upgrade::UpgradeArgs),
     Stats(StatsArgs),
     Status(StatusArgs),
-    /// Show what this machine offers to mounts, and what to do about what it lacks
-    #[command(
-        after_help = "Needs no database, and changes nothing. Exit code 1: nobody can mount here.\n\
-Example: larder doctor"
-    )]
-    Doctor,
+    Doctor(crate::doctor::DoctorArgs),
     Trace(TraceArgs),
     Watch(crate::watch::WatchArgs),
     Check(CheckArgs),

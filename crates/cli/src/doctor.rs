@@ -2,6 +2,7 @@
 
 use crate::error::{Failure, Result};
 use crate::output::Output;
+use clap::Args;
 use larder_fuse::IoUringSupport;
 use serde_json::{Value, json};
 use std::fs::{self, OpenOptions};
@@ -12,6 +13,14 @@ const HELPER: &str = "fusermount3";
 /// Has a directory for each connection where it is mounted; its root is then not that of sysfs.
 const CONNECTIONS: &str = "/sys/fs/fuse/connections";
 const IO_URING_DISABLED: &str = "/proc/sys/kernel/io_uring_disabled";
+
+/// Show what this machine offers to mounts, and what to do about what it lacks
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Needs no database, and changes nothing. Exit code 1: nobody can mount here.
+Example: larder doctor"
+)]
+pub(crate) struct DoctorArgs;
 
 /// How much depends on a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

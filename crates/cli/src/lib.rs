@@ -180,7 +180,7 @@ fn run(verb: Verb, timeout: Option<Duration>, out: &mut Output) -> Result<()> {
         Verb::Upgrade(args) => upgrade::upgrade(&args, out),
         Verb::Stats(args) => stats::stats(&args, out),
         Verb::Status(args) => status::status(&args, out),
-        Verb::Doctor => doctor::doctor(out),
+        Verb::Doctor(_) => doctor::doctor(out),
         Verb::Trace(args) => trace::trace(&args, out),
         Verb::Watch(args) => watch::watch(&args, out),
         Verb::Check(args) => report::check(&args, out),

@@ -51,8 +51,8 @@ pub(crate) const NOTIFY_INC_EPOCH: i32 = 8;
 /// request.
 pub(crate) const URING_REGISTER: u32 = 1;
 pub(crate) const URING_COMMIT_AND_FETCH: u32 = 2;
-/// Where the parts of an entry's headers begin: the header of the request or of the reply, the fixed
-/// structure of the request, and [`UringEntInOut`].
+/// Where the parts of an entry's headers begin: the header of the request or of the reply, the
+/// fixed structure of the request, and [`UringEntInOut`].
 pub(crate) const URING_IN_OUT_AT: usize = 0;
 pub(crate) const URING_OP_IN_AT: usize = 128;
 pub(crate) const URING_ENT_AT: usize = 256;

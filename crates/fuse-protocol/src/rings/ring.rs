@@ -195,8 +195,8 @@ impl Ring {
     }
 
     fn index(&self, at: usize) -> &AtomicU32 {
-        // SAFETY: it is in the mapping, which lives as long as `self`, and aligned; both sides use it
-        // as an atomic one.
+        // SAFETY: it is in the mapping, which lives as long as `self`, and aligned; both sides use
+        // it as an atomic one.
         unsafe { AtomicU32::from_ptr(self.indices.place(at).as_ptr()) }
     }
 }
