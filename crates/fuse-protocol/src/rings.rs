@@ -39,9 +39,8 @@
 //!
 //! # Memory
 //! Of each entry a page and the largest content (1 MiB), as address space; what was used of it
-//! counts. The kernel takes the entry first that was answered last, so few are used. One that has
-//! had much content, and is idle with many others, gives its memory back. At most: requests that
-//! were ever served at once, by 1.1 MiB.
+//! counts, until the end. The kernel takes the entry first that was answered last, so few are used.
+//! At most: requests that were ever served at once, by 1.1 MiB.
 //!
 //! # Limits
 //! A thread that a handler starts inherits the binding, so handlers start none. A signal for a
@@ -89,9 +88,6 @@ const WORKERS_BESIDE: usize = 1;
 /// While INIT is answered, the kernel takes no entries yet.
 const EARLY_COUNT: u32 = 2000;
 const EARLY_PAUSE: Duration = Duration::from_millis(1);
-/// Used content above which an entry gives its memory back, bytes, when so many workers are idle.
-const FORGET_BYTES: usize = 128 << 10;
-const IDLE_MAX: usize = 16;
 
 /// Rings that are made, before the kernel is told.
 #[derive(Debug)]
@@ -236,13 +232,6 @@ struct Crew<'s, F> {
     queues: Vec<Queue>,
     /// What may be used of them.
     cpus: Option<CpuSet>,
-}
-
-/// What became of a request.
-struct Answered {
-    content_bytes: usize,
-    /// There was no request to go on with.
-    is_idle: bool,
 }
 
 impl<'s, F: Filesystem> Crew<'s, F> {
@@ -421,8 +410,8 @@ impl<'s, F: Filesystem> Crew<'s, F> {
         let slot = RequestSlot::default();
         let mut replies = Aligned::new(CONTENT_BYTES_MIN);
         let place = (number, name);
-        self.answer(&standing, &slot, place, ring, (entry, &mut replies))?;
-        Ok(())
+        let memory = (entry, &mut replies);
+        self.answer(&standing, &slot, place, ring, memory).map(drop)
     }
 
     fn work(&self, number: u16, slot: usize, mut ring: Ring, mut entry: Entry) {
@@ -446,25 +435,17 @@ impl<'s, F: Filesystem> Crew<'s, F> {
         ring.watch(self.stop)?;
         let mut binding = Binding::new(number, self.cpus);
         binding.bind();
-        let queue = &self.queues[usize::from(number)];
         let standing = Standing {
-            queue,
+            queue: &self.queues[usize::from(number)],
             may_wait_for_locks: true,
         };
         let mut replies = Aligned::new(CONTENT_BYTES_MIN);
         loop {
             let place = (number, 0);
             let memory = (&mut *entry, &mut replies);
-            let answered = self.answer(&standing, slot, place, ring, memory)?;
-            binding.served(answered.content_bytes);
-            let idle_count = queue.rest();
-            if answered.is_idle && answered.content_bytes > FORGET_BYTES && idle_count > IDLE_MAX {
-                // The kernel fills it when this thread waits, not before.
-                entry.forget();
-            }
-            let event = ring.wait();
-            queue.rise();
-            match event? {
+            let content_bytes = self.answer(&standing, slot, place, ring, memory)?;
+            binding.served(content_bytes);
+            match ring.wait()? {
                 Event::Stopped => return Ok(()),
                 Event::Command { result, .. } if result < 0 => {
                     return error_of(result).map_or(Ok(()), Err);
@@ -475,7 +456,7 @@ impl<'s, F: Filesystem> Crew<'s, F> {
     }
 
     /// Has the request in `entry` served, and hands over the reply: the entry is then that of
-    /// `ring`. Errors: the kernel did not take the command.
+    /// `ring`. Returns how much content it had, bytes. Errors: the kernel did not take the command.
     fn answer(
         &self,
         standing: &Standing<'_>,
@@ -483,7 +464,7 @@ impl<'s, F: Filesystem> Crew<'s, F> {
         place: (u16, u32),
         ring: &mut Ring,
         (entry, replies): (&mut Entry, &mut Aligned),
-    ) -> Result<Answered, Errno> {
+    ) -> Result<usize, Errno> {
         let (work, taken_bytes) = match entry.arrival(replies) {
             Ok(arrival) => {
                 let incoming = &arrival.incoming;
@@ -506,16 +487,13 @@ impl<'s, F: Filesystem> Crew<'s, F> {
             Ok(commit_id) => ring.commit(self.device, place, commit_id),
             Err(Malformed) => Err(Errno::EPROTO),
         };
-        let next = ring.peek();
         if let Some(work) = work {
-            let is_refused = matches!(next, Some(Event::Command { result, .. }) if result < 0);
+            let is_refused =
+                matches!(ring.peek(), Some(Event::Command { result, .. }) if result < 0);
             self.service.finish(work, committed.is_ok() && !is_refused);
         }
         committed?;
-        Ok(Answered {
-            content_bytes: taken_bytes.max(len_bytes),
-            is_idle: next.is_none(),
-        })
+        Ok(taken_bytes.max(len_bytes))
     }
 
     /// An entry is lost, unless the mount has ended and the kernel was quicker (`RING-4`).

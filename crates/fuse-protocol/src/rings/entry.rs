@@ -86,11 +86,6 @@ impl Entry {
         encode_reply(headers, &entry, error, len_bytes);
         Ok(entry.commit_id)
     }
-
-    /// Gives its memory back to the system, while nothing is in it.
-    pub(super) fn forget(&mut self) {
-        self.memory.forget();
-    }
 }
 
 /// What the headers say of the entry itself.

@@ -1,7 +1,7 @@
 //! Memory that is mapped: what an io_uring shares with the kernel, and what requests come in.
 
 use crate::errno::Errno;
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 use std::ffi::c_void;
 use std::os::fd::OwnedFd;
 use std::ptr::{NonNull, null_mut};
@@ -24,15 +24,6 @@ impl Memory {
         // SAFETY: it was mapped with this length, is borrowed from here alone, and what the kernel
         // writes there it writes in calls of the one who has it (`ring`).
         unsafe { std::slice::from_raw_parts_mut(self.0.at.as_ptr().cast(), self.0.len_bytes) }
-    }
-
-    /// Gives it back to the system: it is zeroed again.
-    pub(super) fn forget(&mut self) {
-        let Mapping { at, len_bytes } = self.0;
-        // SAFETY: whole pages that are ours alone, and any bytes are a value.
-        if let Err(error) = unsafe { madvise(at.as_ptr(), len_bytes, Advice::LinuxDontNeed) } {
-            tracing::debug!("memory stays: {error}");
-        }
     }
 }
 
@@ -89,13 +80,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_is_zeroed_when_it_is_new_and_when_it_was_forgotten() {
+    fn memory_is_zeroed_and_aligned() {
         let mut memory = Memory::new(3 * 4096).unwrap();
-        for _ in 0..2 {
-            assert!(memory.bytes().iter().all(|&byte| byte == 0));
-            memory.bytes().fill(7);
-            memory.forget();
-        }
+        assert!(memory.bytes().iter().all(|&byte| byte == 0));
+        memory.bytes().fill(7);
         assert_eq!(memory.bytes().len(), 3 * 4096);
         assert_eq!(memory.bytes().as_ptr().addr() % 4096, 0, "PROTOCOL-2");
     }

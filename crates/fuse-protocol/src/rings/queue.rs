@@ -1,7 +1,6 @@
 //! What is known of the entries of one queue: how many there are, and what their handlers do.
 
 use crate::relief::Wait;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Entries that waits for locks leave to others.
@@ -13,8 +12,6 @@ const SPARE_OF_KERNEL: usize = 1;
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     state: Mutex<State>,
-    /// Workers that wait for a request.
-    idle: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
@@ -45,16 +42,6 @@ impl Queue {
     /// It has waited.
     pub(super) fn end_wait(&self) {
         self.state().waits -= 1;
-    }
-
-    /// A worker waits for a request. Returns how many wait with it.
-    pub(super) fn rest(&self) -> usize {
-        self.idle.fetch_add(1, Ordering::Relaxed) + 1
-    }
-
-    /// It has one.
-    pub(super) fn rise(&self) {
-        self.idle.fetch_sub(1, Ordering::Relaxed);
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
