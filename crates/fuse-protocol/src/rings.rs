@@ -395,7 +395,8 @@ impl<'s, F: Filesystem> Crew<'s, F> {
     }
 
     /// Serves a request for which there is no worker. Nothing else of the reserve is served
-    /// meanwhile, so the handler must not wait for a lock.
+    /// meanwhile: the handler must not wait for a lock, nor for the kernel, which may itself wait
+    /// for a request that is in the reserve.
     fn stand_in(
         &self,
         number: u16,
@@ -405,7 +406,7 @@ impl<'s, F: Filesystem> Crew<'s, F> {
     ) -> Result<(), Errno> {
         let standing = Standing {
             queue: &self.queues[usize::from(number)],
-            may_wait_for_locks: false,
+            may_wait: false,
         };
         let slot = RequestSlot::default();
         let mut replies = Aligned::new(CONTENT_BYTES_MIN);
@@ -437,7 +438,7 @@ impl<'s, F: Filesystem> Crew<'s, F> {
         binding.bind();
         let standing = Standing {
             queue: &self.queues[usize::from(number)],
-            may_wait_for_locks: true,
+            may_wait: true,
         };
         let mut replies = Aligned::new(CONTENT_BYTES_MIN);
         loop {
@@ -517,12 +518,12 @@ impl<'s, F: Filesystem> Crew<'s, F> {
 /// Where a handler runs.
 struct Standing<'q> {
     queue: &'q Queue,
-    may_wait_for_locks: bool,
+    may_wait: bool,
 }
 
 impl Relief for Standing<'_> {
     fn begin(&self, wait: Wait) -> bool {
-        (wait == Wait::Kernel || self.may_wait_for_locks) && self.queue.begin_wait(wait)
+        self.may_wait && self.queue.begin_wait(wait)
     }
 
     fn end(&self, _: Wait) {
@@ -556,18 +557,17 @@ mod tests {
     }
 
     #[test]
-    fn who_stands_in_does_not_wait_for_locks() {
+    fn who_stands_in_does_not_wait() {
         let queue = Queue::default();
         queue.begin(16);
-        let may_wait = |may_wait_for_locks, wait| {
-            let standing = Standing {
-                queue: &queue,
-                may_wait_for_locks,
+        for wait in [Wait::Lock, Wait::Kernel] {
+            let begin = |may_wait| {
+                let queue = &queue;
+                Standing { queue, may_wait }.begin(wait)
             };
-            standing.begin(wait)
-        };
-        assert!(!may_wait(false, Wait::Lock), "RING-2");
-        assert!(may_wait(false, Wait::Kernel) && may_wait(true, Wait::Lock));
+            assert!(!begin(false), "RING-2");
+            assert!(begin(true));
+        }
     }
 
     /// The kernel takes no entry for a file that is no device.
