@@ -196,9 +196,9 @@ impl<'r> Incoming<'r> {
         }
     }
 
-    /// How much of it came apart, bytes.
-    pub(crate) fn apart_bytes(&self) -> usize {
-        self.apart.map_or(0, <[u8]>::len)
+    /// The fixed structure, if it came apart from the rest: to be decoded.
+    pub(crate) fn fixed(&self) -> &'r [u8] {
+        self.fixed
     }
 
     /// The request itself, and who makes it.

@@ -34,8 +34,9 @@
 //! * `RING-4` An entry that is lost ends the session with an error: no request waits for nobody.
 //! * `RING-5` All threads end when the mount has ended, is aborted, or the session is over.
 //! * `RING-6` A thread is bound to the CPU of its queue while it serves small requests: caller and
-//!   server share a cache, and no other CPU has to be woken. Large ones are served where the
-//!   scheduler likes, beside their caller. Where binding is not permitted nothing is bound.
+//!   server share a cache, and no other CPU has to be woken. Large and slow ones are served where
+//!   the scheduler likes, beside their caller, from before the handler on. Where binding is not
+//!   permitted nothing is bound.
 //!
 //! # Memory
 //! Of each entry a page and the largest content (1 MiB), as address space; what was used of it
@@ -43,7 +44,8 @@
 //! At most: requests that were ever served at once, by 1.1 MiB.
 //!
 //! # Limits
-//! A thread that a handler starts inherits the binding, so handlers start none. A signal for a
+//! A thread that a handler starts is bound like the one that starts it, whatever the request: it
+//! has to leave the binding itself. A signal for a
 //! caller whose request waits in the kernel for an entry is never told to the server: the kernel
 //! tells of those that were handed over. With entries in reserve none waits there.
 
@@ -52,6 +54,7 @@ mod entry;
 mod memory;
 mod queue;
 mod ring;
+mod weight;
 
 use crate::buffers::{Aligned, CONTENT_BYTES_MIN};
 use crate::device::Device;
@@ -75,6 +78,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, Scope};
 use std::time::Duration;
+use weight::Weight;
 
 /// Entries of one queue, at least and at most, and of all queues. Writers that have pages dropped
 /// wait for the kernel, each with an entry, until others have read: more than workers ever are.
@@ -267,7 +271,8 @@ impl<'s, F: Filesystem> Crew<'s, F> {
         (mut ring, entries): (Ring, Vec<Entry>),
         started: Sender<bool>,
     ) {
-        Binding::new(number, self.cpus).bind();
+        let mut binding = Binding::new(number, self.cpus);
+        binding.bind();
         let (mut reserve, registered) = self.register(number, &mut ring, entries);
         if let Err(error) = registered {
             tracing::warn!("the kernel takes no more entries of queue {number}: {error}");
@@ -276,7 +281,7 @@ impl<'s, F: Filesystem> Crew<'s, F> {
         // Nobody listens any more: the session is over.
         let _ = started.send(!reserve.is_empty());
         drop(started);
-        if let Err(error) = self.pass_on(scope, number, &mut ring, &mut reserve) {
+        if let Err(error) = self.pass_on(scope, number, (&mut ring, &mut binding), &mut reserve) {
             self.lose(number, error);
         }
         self.let_go(ring, reserve);
@@ -334,7 +339,7 @@ impl<'s, F: Filesystem> Crew<'s, F> {
         &'scope self,
         scope: &'scope Scope<'scope, '_>,
         number: u16,
-        ring: &mut Ring,
+        (ring, binding): (&mut Ring, &mut Binding),
         reserve: &mut [Option<Entry>],
     ) -> Result<(), Errno> {
         while let Event::Command { name, result } = ring.wait()? {
@@ -345,7 +350,7 @@ impl<'s, F: Filesystem> Crew<'s, F> {
             let entry = place.take().ok_or(Errno::EPROTO)?;
             if let Err((mut entry, error)) = self.hire(scope, number, entry) {
                 tracing::warn!("no worker for queue {number}: {error}; its requests wait");
-                let answered = self.stand_in(number, ring, name, &mut entry);
+                let answered = self.stand_in((number, name), (ring, binding), &mut entry);
                 *place = Some(entry);
                 answered?;
             }
@@ -399,9 +404,8 @@ impl<'s, F: Filesystem> Crew<'s, F> {
     /// for a request that is in the reserve.
     fn stand_in(
         &self,
-        number: u16,
-        ring: &mut Ring,
-        name: u32,
+        (number, name): (u16, u32),
+        (ring, binding): (&mut Ring, &mut Binding),
         entry: &mut Entry,
     ) -> Result<(), Errno> {
         let standing = Standing {
@@ -410,9 +414,8 @@ impl<'s, F: Filesystem> Crew<'s, F> {
         };
         let slot = RequestSlot::default();
         let mut replies = Aligned::new(CONTENT_BYTES_MIN);
-        let place = (number, name);
-        let memory = (entry, &mut replies);
-        self.answer(&standing, &slot, place, ring, memory).map(drop)
+        let memory = (entry, &mut replies, binding);
+        self.answer(&standing, &slot, (number, name), ring, memory)
     }
 
     fn work(&self, number: u16, slot: usize, mut ring: Ring, mut entry: Entry) {
@@ -434,6 +437,7 @@ impl<'s, F: Filesystem> Crew<'s, F> {
     ) -> Result<(), Errno> {
         ring.enable()?;
         ring.watch(self.stop)?;
+        // This thread is bound as the relay is, which has started it.
         let mut binding = Binding::new(number, self.cpus);
         binding.bind();
         let standing = Standing {
@@ -442,10 +446,8 @@ impl<'s, F: Filesystem> Crew<'s, F> {
         };
         let mut replies = Aligned::new(CONTENT_BYTES_MIN);
         loop {
-            let place = (number, 0);
-            let memory = (&mut *entry, &mut replies);
-            let content_bytes = self.answer(&standing, slot, place, ring, memory)?;
-            binding.served(content_bytes);
+            let memory = (&mut *entry, &mut replies, &mut binding);
+            self.answer(&standing, slot, (number, 0), ring, memory)?;
             match ring.wait()? {
                 Event::Stopped => return Ok(()),
                 Event::Command { result, .. } if result < 0 => {
@@ -457,25 +459,24 @@ impl<'s, F: Filesystem> Crew<'s, F> {
     }
 
     /// Has the request in `entry` served, and hands over the reply: the entry is then that of
-    /// `ring`. Returns how much content it had, bytes. Errors: the kernel did not take the command.
+    /// `ring`. Errors: the kernel did not take the command.
     fn answer(
         &self,
         standing: &Standing<'_>,
         slot: &RequestSlot,
         place: (u16, u32),
         ring: &mut Ring,
-        (entry, replies): (&mut Entry, &mut Aligned),
-    ) -> Result<usize, Errno> {
-        let (work, taken_bytes) = match entry.arrival(replies) {
+        (entry, replies, binding): (&mut Entry, &mut Aligned, &mut Binding),
+    ) -> Result<(), Errno> {
+        let work = match entry.arrival(replies) {
             Ok(arrival) => {
                 let incoming = &arrival.incoming;
-                let taken_bytes = incoming.apart_bytes();
-                let work = (self.service).work(slot, standing, incoming, arrival.reply);
-                (Some(work), taken_bytes)
+                binding.before(Weight::of(incoming)); // RING-6
+                Some((self.service).work(slot, standing, incoming, arrival.reply))
             }
             Err(Malformed) => {
                 tracing::error!("a request whose lengths contradict each other");
-                (None, 0)
+                None
             }
         };
         let (error, len_bytes) = match work.as_ref().map(|work| work.answer) {
@@ -493,8 +494,7 @@ impl<'s, F: Filesystem> Crew<'s, F> {
                 matches!(ring.peek(), Some(Event::Command { result, .. }) if result < 0);
             self.service.finish(work, committed.is_ok() && !is_refused);
         }
-        committed?;
-        Ok(taken_bytes.max(len_bytes))
+        committed
     }
 
     /// An entry is lost, unless the mount has ended and the kernel was quicker (`RING-4`).

@@ -34,6 +34,7 @@
 //! counted blocks are the remains of an interrupted growth; the next growth writes over them.
 
 mod aligned;
+mod binding;
 mod convert;
 mod device;
 mod error;
@@ -46,6 +47,7 @@ mod read_places;
 mod segment;
 
 pub use aligned::AlignedBuf;
+pub use binding::leave_binding;
 pub use convert::convert_segments;
 pub use device::{Device, Storage};
 pub use error::SegmentError;

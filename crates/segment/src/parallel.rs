@@ -7,7 +7,8 @@
 //! # Concurrency
 //! The caller is the first worker; the others live as long as the call. How many are useful is the
 //! device's word ([`Device::requests_in_flight_max`](crate::Device::requests_in_flight_max)); with
-//! one, requests go to the device in order, from the calling thread.
+//! one, requests go to the device in order, from the calling thread. The caller may be bound to a
+//! CPU; the others are not, so they work at the same time.
 
 use std::io::IoSliceMut;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,6 +16,7 @@ use std::sync::{Mutex, PoisonError};
 
 use larder_format::limits::BLOCK_BYTES;
 
+use crate::binding::leave_binding;
 use crate::error::SegmentError;
 
 /// Blocks in one request at most (512 KiB): fewer cost more per byte, more are not faster and leave
@@ -82,7 +84,10 @@ pub(crate) fn run_parallel(
     };
     std::thread::scope(|scope| {
         for _ in 1..in_flight.min(count) {
-            scope.spawn(worker);
+            scope.spawn(|| {
+                leave_binding();
+                worker();
+            });
         }
         worker();
     });
@@ -96,6 +101,10 @@ pub(crate) fn run_parallel(
 mod tests {
     use super::*;
     use larder_format::SegmentIndex;
+    use rustix::process::getpid;
+    use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+    use std::sync::Barrier;
+    use std::thread::{current, spawn};
 
     #[test]
     fn the_first_failure_ends_all() {
@@ -113,5 +122,30 @@ mod tests {
             assert!(matches!(outcome, Err(SegmentError::Poisoned { .. })));
             assert!(in_flight > 1 || begun.load(Ordering::Relaxed) == 6);
         }
+    }
+    #[test]
+    fn who_helps_a_thread_that_is_bound_to_a_cpu_is_not() {
+        let all = sched_getaffinity(Some(getpid())).unwrap();
+        let first = (0..CpuSet::MAX_CPU).find(|&cpu| all.is_set(cpu)).unwrap();
+        let caller = spawn(move || {
+            let mut one = CpuSet::new();
+            one.set(first);
+            sched_setaffinity(None, &one).unwrap();
+            let caller = current().id();
+            let seen = Mutex::new(Vec::new());
+            // All three are at work at the same time.
+            let meet = Barrier::new(3);
+            run_parallel(3, 3, |_| {
+                let cpus = sched_getaffinity(None).unwrap();
+                seen.lock().unwrap().push((current().id() == caller, cpus));
+                meet.wait();
+                Ok(())
+            })
+            .unwrap();
+            for (is_caller, cpus) in seen.into_inner().unwrap() {
+                assert_eq!(cpus, if is_caller { one } else { all });
+            }
+        });
+        caller.join().unwrap();
     }
 }

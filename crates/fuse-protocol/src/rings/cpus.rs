@@ -1,14 +1,12 @@
 //! The CPUs of the system: which there may be, which there are, and binding a thread to one.
 
+use super::weight::Weight;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::path::Path;
 
 const POSSIBLE_PATH: &str = "/sys/devices/system/cpu/possible";
 
-/// Requests of at least so much content are served where the scheduler likes: caller and server
-/// then copy at the same time, each on a CPU of its own.
-const LARGE_BYTES: usize = 64 << 10;
-/// So many small ones in a row bring the thread back to the CPU of its queue.
+/// So many small requests after a large one bring a thread back to the CPU of its queue.
 const SMALL_COUNT: u32 = 16;
 
 /// How many queues the kernel wants: one for each CPU that there may ever be. `None`: unknown.
@@ -37,6 +35,7 @@ pub(super) struct Binding {
     /// All that this process may use; `None`: unknown.
     all: Option<CpuSet>,
     is_bound: bool,
+    /// Requests since the last large one, up to [`SMALL_COUNT`].
     small_count: u32,
 }
 
@@ -55,7 +54,7 @@ impl Binding {
             own,
             all,
             is_bound: false,
-            small_count: 0,
+            small_count: SMALL_COUNT,
         }
     }
 
@@ -85,23 +84,22 @@ impl Binding {
         self.is_bound = false;
     }
 
-    /// The calling thread has served a request with so much content.
-    pub(super) fn served(&mut self, content_bytes: usize) {
-        if self.wants_change(content_bytes) {
-            match self.is_bound {
-                true => self.unbind(),
-                false => self.bind(),
-            }
+    /// The calling thread is about to serve a request.
+    pub(super) fn before(&mut self, weight: Weight) {
+        match (self.wants_bound(weight), self.is_bound) {
+            (true, false) => self.bind(),
+            (false, true) => self.unbind(),
+            _ => {}
         }
     }
 
-    fn wants_change(&mut self, content_bytes: usize) -> bool {
-        if content_bytes >= LARGE_BYTES {
-            self.small_count = 0;
-            return self.is_bound;
-        }
-        self.small_count = self.small_count.saturating_add(1).min(SMALL_COUNT);
-        !self.is_bound && self.own.is_some() && self.small_count == SMALL_COUNT
+    fn wants_bound(&mut self, weight: Weight) -> bool {
+        self.small_count = match weight {
+            Weight::Large => 0,
+            Weight::Small => self.small_count.saturating_add(1).min(SMALL_COUNT),
+            Weight::Slow => self.small_count,
+        };
+        weight == Weight::Small && self.own.is_some() && self.small_count == SMALL_COUNT
     }
 }
 
@@ -131,18 +129,24 @@ mod tests {
             let all = usable();
             let cpu = (0..CpuSet::MAX_CPU).find(|&cpu| all.unwrap().is_set(cpu));
             let mut binding = Binding::new(cpu.unwrap() as u16, all);
-            binding.bind();
+            binding.before(Weight::Small);
             assert_eq!(usable().unwrap().count(), 1, "RING-6");
-            binding.served(LARGE_BYTES - 1);
-            assert_eq!(usable().unwrap().count(), 1, "RING-6");
-            binding.served(LARGE_BYTES);
+            binding.before(Weight::Large);
             assert_eq!(usable(), all, "RING-6");
             for _ in 1..SMALL_COUNT {
-                binding.served(0);
+                binding.before(Weight::Small);
                 assert_eq!(usable(), all, "RING-6");
             }
-            binding.served(0);
+            binding.before(Weight::Small);
             assert_eq!(usable().unwrap().count(), 1, "RING-6");
+            binding.before(Weight::Slow);
+            assert_eq!(usable(), all, "RING-6");
+            binding.before(Weight::Small);
+            assert_eq!(
+                usable().unwrap().count(),
+                1,
+                "RING-6: it was a small one before"
+            );
         })
         .join()
         .unwrap();
@@ -155,7 +159,10 @@ mod tests {
             let mut other = Binding::new(u16::MAX, all);
             other.bind();
             assert!(!other.is_bound, "RING-6");
-            assert!((0..100).all(|_| !other.wants_change(0)), "RING-6");
+            assert!(
+                (0..100).all(|_| !other.wants_bound(Weight::Small)),
+                "RING-6"
+            );
             // Off, though the list says otherwise.
             let mut claimed = CpuSet::new();
             claimed.set(CpuSet::MAX_CPU - 1);

@@ -55,6 +55,36 @@ fn requests_come_by_rings_and_what_needs_no_answer_by_the_device() {
     assert!(!forgetters.contains("fuse-ring"), "{forgetters:?}");
 }
 
+#[test]
+fn large_and_slow_requests_are_served_unbound_from_the_first_one_on() {
+    if !has_rings() {
+        return;
+    }
+    let (filesystem, seen) = Waits::new();
+    let mounted = mounted(filesystem, RING);
+    let path = mounted.path("file");
+    let cpus = cpus();
+    let all = cpus.len() as u32;
+    // So that one thread serves all of it.
+    bind(cpus[0]);
+    let cpu_count = |what| seen.cpu_counts.lock().unwrap()[what];
+    let mut direct = OpenOptions::new();
+    direct.write(true).custom_flags(libc::O_DIRECT);
+    let file = direct.open(&path).unwrap();
+    for _ in 0..20 {
+        assert!(!mounted.path("none").exists());
+    }
+    assert_eq!(cpu_count("lookup"), 1, "RING-6");
+    file.sync_all().unwrap();
+    assert_eq!(cpu_count("fsync"), all, "RING-6");
+    file.write_at(&[7; 512], 0).unwrap();
+    assert_eq!(cpu_count("write"), 1, "RING-6: at once, after a slow one");
+    file.write_at(&vec![7; 64 << 10], 0).unwrap();
+    assert_eq!(cpu_count("write"), all, "RING-6");
+    file.write_at(&[7; 512], 0).unwrap();
+    assert_eq!(cpu_count("write"), all, "RING-6: more large ones may come");
+}
+
 /// Far more than a queue begins with; from each CPU, so that both ways of waiting for an entry
 /// come up.
 #[test]

@@ -3,10 +3,11 @@
 use larder_fuse_protocol::{
     Attr, AttrReply, Call, Entry, Errno, FileType, Filesystem, FopenFlags, GetAttr, HandleNumber,
     InitFlags, IoUringSupport, LockRequest, MountSettings, NodeNumber, OpenFlags, Opened, Outcome,
-    Release, Request, Session, SessionOptions, TransportChoice, mount,
+    Release, Request, Session, SessionOptions, TransportChoice, Write, Written, mount,
 };
 use rustix::mount::UnmountFlags;
-use std::collections::HashSet;
+use rustix::thread::sched_getaffinity;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -173,6 +174,8 @@ pub struct Seen {
     pub names: Mutex<HashSet<String>>,
     /// What forgets something is called.
     pub forgetters: Mutex<HashSet<String>>,
+    /// What was served last, and by a thread that might use so many CPUs.
+    pub cpu_counts: Mutex<HashMap<&'static str, u32>>,
 }
 
 impl Waits {
@@ -206,6 +209,13 @@ fn attr(node: NodeNumber) -> Attr {
     }
 }
 
+impl Seen {
+    fn note_cpus(&self, what: &'static str) {
+        let count = sched_getaffinity(None).unwrap().count();
+        self.cpu_counts.lock().unwrap().insert(what, count);
+    }
+}
+
 fn thread_name() -> String {
     let thread = std::thread::current();
     thread.name().unwrap_or("").to_owned()
@@ -227,6 +237,7 @@ impl Filesystem for Waits {
         let thread = std::thread::current().id();
         self.seen.threads.lock().unwrap().insert(thread);
         self.seen.names.lock().unwrap().insert(thread_name());
+        self.seen.note_cpus("lookup");
         if name == b"slow" {
             self.seen.slow.fetch_add(1, Ordering::SeqCst);
             until("let go", || self.seen.lets_go.load(Ordering::SeqCst));
@@ -255,6 +266,16 @@ impl Filesystem for Waits {
 
     fn open(&self, _: &mut Call<'_, ()>, _: OpenFlags) -> Result<Opened, Errno> {
         Ok(Opened::new(HandleNumber(1), FopenFlags::NONE))
+    }
+
+    fn write(&self, _: &mut Call<'_, ()>, write: Write<'_>) -> Result<Written, Errno> {
+        self.seen.note_cpus("write");
+        Ok(Written(write.data.len() as u32))
+    }
+
+    fn fsync(&self, _: &mut Call<'_, ()>, _: HandleNumber, _: bool) -> Result<(), Errno> {
+        self.seen.note_cpus("fsync");
+        Ok(())
     }
 
     fn release(&self, _: &mut Call<'_, ()>, _: Release) -> Result<(), Errno> {

@@ -21,7 +21,7 @@ use crate::engine::{Engine, EngineSegments, lock};
 use crate::history::retention::horizon::GROWN_BLOCKS_MIN;
 use crate::space::compact::give_back;
 use crate::space::host_reserve::RESERVE_LOG_BYTES;
-use larder_segment::{Segment, SegmentError};
+use larder_segment::{Segment, SegmentError, leave_binding};
 use larder_space::format::limits::{AG_BLOCKS, BLOCK_BYTES, HELD_BACK_DIVISOR};
 use larder_space::format::{CommitSeq, Extent, SegmentIndex};
 use larder_space::{Placement, Purpose, Reservation, Target};
@@ -383,6 +383,7 @@ pub(crate) fn grow_ahead(engine: &Arc<Engine>) {
     let spawned = std::thread::Builder::new()
         .name("larder-grow".into())
         .spawn(move || {
+            leave_binding();
             let grown = beside.segments().grow_unlocked(wanted);
             let outcome = grown.and_then(|is_grown| {
                 let _edit = beside.edit()?;
