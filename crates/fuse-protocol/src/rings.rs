@@ -31,7 +31,8 @@
 //!   kernel `EAGAIN`); those for locks leave some more to others.
 //! * `RING-3` While a queue has entries in reserve, no request waits for a handler to return
 //!   (`PROTOCOL-4`). Workers are hired when they are first needed, and stay until the end.
-//! * `RING-4` An entry that is lost ends the session with an error: no request waits for nobody.
+//! * `RING-4` An entry that is lost ends the session with an error, and so does a thread that
+//!   panics: no request waits for nobody.
 //! * `RING-5` All threads end when the mount has ended, is aborted, or the session is over.
 //! * `RING-6` A thread is bound to the CPU of its queue while it serves small requests: caller and
 //!   server share a cache, and no other CPU has to be woken. Large and slow ones are served where
@@ -77,7 +78,6 @@ use std::io;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, Scope};
-use std::time::Duration;
 use weight::Weight;
 
 /// Entries of one queue, at least and at most, and of all queues. Writers that have pages dropped
@@ -89,9 +89,6 @@ const ENTRIES_OF_ALL: usize = 16_384;
 const ENTRIES_LEAST: usize = 16;
 /// Workers of the device that are always there.
 const WORKERS_BESIDE: usize = 1;
-/// While INIT is answered, the kernel takes no entries yet.
-const EARLY_COUNT: u32 = 2000;
-const EARLY_PAUSE: Duration = Duration::from_millis(1);
 
 /// Rings that are made, before the kernel is told.
 #[derive(Debug)]
@@ -205,19 +202,12 @@ impl Rings {
     }
 }
 
-/// Has the kernel give up the rings of a mount of which a queue has no entry.
+/// Has the kernel give up the rings of a mount of which a queue has no entry. It does before it
+/// says that it takes no such entry.
 fn refuse(mut ring: Ring, device: &Device) -> Result<(), Errno> {
     ring.enable()?;
-    for _ in 0..EARLY_COUNT {
-        ring.register_nothing(device, 0)?;
-        match ring.wait()? {
-            Event::Command { result, .. } if result == -libc::EAGAIN => {
-                std::thread::sleep(EARLY_PAUSE);
-            }
-            _ => return Ok(()),
-        }
-    }
-    Err(Errno::ETIMEDOUT)
+    ring.register_nothing(device, 0)?;
+    ring.refusal(0).map(drop).ok_or(Errno::EPROTO)
 }
 
 /// The error of a command; `None`: the mount has ended.
@@ -252,6 +242,7 @@ impl<'s, F: Filesystem> Crew<'s, F> {
             let relay = Builder::new()
                 .name("fuse-relay".into())
                 .spawn_scoped(scope, move || {
+                    let _guard = self.stop.guard();
                     self.relay(scope, number, (ring, entries), started);
                 });
             if let Err(error) = relay {
@@ -309,29 +300,19 @@ impl<'s, F: Filesystem> Crew<'s, F> {
         (entries.into_iter().map(Some).collect(), registered)
     }
 
+    /// Errors: of the kernel, which takes an entry at once or not at all. It would say `EAGAIN`
+    /// before INIT is answered, but that was done in the `write` of the answer (the kernel's
+    /// `fuse_dev_do_write` ends in `process_init_reply`), before there was a session.
     fn register_one(
         &self,
         ring: &mut Ring,
         place: (u16, u32),
         entry: &mut Entry,
     ) -> Result<(), Errno> {
-        let (headers, payload) = entry.parts();
-        for _ in 0..EARLY_COUNT {
-            // SAFETY: they stay until `let_go`, after the last ring that had the entry is gone, and
-            // are used by the thread that has it, after its request has come.
-            unsafe { ring.register(self.device, place, headers, payload) }?;
-            match ring.peek() {
-                Some(Event::Command { result, .. }) if result < 0 => {
-                    ring.wait()?;
-                    match Errno::from_code(-result) {
-                        Errno::EAGAIN => std::thread::sleep(EARLY_PAUSE),
-                        error => return Err(error),
-                    }
-                }
-                _ => return Ok(()),
-            }
-        }
-        Err(Errno::ETIMEDOUT)
+        // SAFETY: they stay until `let_go`, after the last ring that had the entry is gone, and are
+        // used by the thread that has it, after its request has come.
+        unsafe { ring.register(self.device, place, entry.parts()) }?;
+        ring.refusal(place.1).map_or(Ok(()), Err)
     }
 
     /// Until the end. Errors: an entry is lost.
@@ -343,10 +324,12 @@ impl<'s, F: Filesystem> Crew<'s, F> {
         reserve: &mut [Option<Entry>],
     ) -> Result<(), Errno> {
         while let Event::Command { name, result } = ring.wait()? {
+            let Some(place) = reserve.get_mut(name as usize) else {
+                continue; // The entry that was not taken.
+            };
             if result < 0 {
                 return error_of(result).map_or(Ok(()), Err);
             }
-            let place = &mut reserve[name as usize];
             let entry = place.take().ok_or(Errno::EPROTO)?;
             if let Err((mut entry, error)) = self.hire(scope, number, entry) {
                 tracing::warn!("no worker for queue {number}: {error}; its requests wait");
@@ -382,6 +365,7 @@ impl<'s, F: Filesystem> Crew<'s, F> {
         let hired = Builder::new()
             .name("fuse-ring".into())
             .spawn_scoped(scope, move || {
+                let _guard = self.stop.guard();
                 if let Some(entry) = take(&theirs) {
                     self.work(number, slot, ring, entry);
                 }
@@ -490,9 +474,8 @@ impl<'s, F: Filesystem> Crew<'s, F> {
             Err(Malformed) => Err(Errno::EPROTO),
         };
         if let Some(work) = work {
-            let is_refused =
-                matches!(ring.peek(), Some(Event::Command { result, .. }) if result < 0);
-            self.service.finish(work, committed.is_ok() && !is_refused);
+            let is_taken = committed.is_ok() && ring.refusal(place.1).is_none();
+            self.service.finish(work, is_taken);
         }
         committed
     }

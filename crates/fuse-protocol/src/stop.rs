@@ -35,6 +35,11 @@ impl Stop {
         self.set();
     }
 
+    /// It is over when the calling thread panics while it has this.
+    pub(crate) fn guard(&self) -> StopGuard<'_> {
+        StopGuard(self)
+    }
+
     /// Why it is over, if something has failed.
     pub(crate) fn error(&self) -> Option<Errno> {
         *self.error.lock().unwrap_or_else(PoisonError::into_inner)
@@ -49,6 +54,17 @@ impl Stop {
         match poll(&mut both, None) {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(both[1].revents().is_empty()),
             Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// See [`Stop::guard`].
+pub(crate) struct StopGuard<'s>(&'s Stop);
+
+impl Drop for StopGuard<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.fail(Errno::EIO);
         }
     }
 }
@@ -77,5 +93,20 @@ mod tests {
             assert_eq!(stop.wait_for(reader.as_fd()), Ok(false));
         }
         assert_eq!(stop.error(), Some(Errno::EIO));
+    }
+
+    #[test]
+    fn a_thread_that_panics_ends_all() {
+        let stop = Stop::new().unwrap();
+        drop(stop.guard());
+        assert_eq!(stop.error(), None);
+        let panics = || {
+            let _guard = stop.guard();
+            panic!("of a test");
+        };
+        std::thread::scope(|scope| scope.spawn(panics).join().unwrap_err());
+        let (reader, _writer) = std::io::pipe().unwrap();
+        assert_eq!(stop.wait_for(reader.as_fd()), Ok(false), "RING-4");
+        assert_eq!(stop.error(), Some(Errno::EIO), "RING-4");
     }
 }

@@ -102,14 +102,11 @@ pub fn mount(
         server: None,
     };
 
-    let failed = |error: io::Error| {
-        let kind = match error.kind() {
-            io::ErrorKind::Unsupported => ErrorKind::Unsupported,
-            _ => ErrorKind::Io,
-        };
+    let failed_as = |kind, error: io::Error| {
         let context = format!("the mount at '{}' does not start", place.display());
         Error::with_source(kind, context, error)
     };
+    let failed = |error| failed_as(ErrorKind::Io, error);
     let notifier = Notifier::new(&device);
     let known = Arc::new(Known::default());
     let changes = Arc::new(Changes::default());
@@ -161,7 +158,10 @@ pub fn mount(
         transport: options.transport,
     };
     let access = bridge.access.clone();
-    let session = Session::start(bridge, device, limits).map_err(failed)?;
+    let session = Session::start(bridge, device, limits).map_err(|error| match error.kind() {
+        io::ErrorKind::Unsupported => failed_as(ErrorKind::Unsupported, error),
+        _ => failed(error),
+    })?;
     let negotiated = session.negotiated().flags;
     if negotiated.contains(InitFlags::OVER_IO_URING) {
         tracing::info!("requests come by io_uring");

@@ -4,6 +4,7 @@
 //!   headers:  0  header of the request, then of the reply
 //!           128  fixed structure of the request
 //!           256  its number, and how much of the payload is used
+//!           288  for the kernel: where headers and payload are
 //!   payload: what has no fixed length, of the request, then of the reply; at a multiple of 4096
 //! ```
 //!
@@ -18,7 +19,10 @@ use std::ptr::NonNull;
 
 /// Where the payload begins.
 const PAYLOAD_AT: usize = 4096;
-const _: () = assert!(wire::URING_HEADERS_BYTES <= PAYLOAD_AT);
+/// Where it is told where both are: a command that the kernel puts off reads it later.
+const PARTS_AT: usize = wire::URING_HEADERS_BYTES;
+const _: () = assert!(PARTS_AT + size_of::<[libc::iovec; 2]>() <= PAYLOAD_AT);
+const _: () = assert!(PARTS_AT.is_multiple_of(align_of::<libc::iovec>()));
 
 /// See the module.
 #[derive(Debug)]
@@ -40,11 +44,19 @@ impl Entry {
         Ok(Entry { memory })
     }
 
-    /// What the kernel is told of it: the headers and the payload, which stay where they are for as
-    /// long as the entry is there.
-    pub(super) fn parts(&mut self) -> (NonNull<[u8]>, NonNull<[u8]>) {
+    /// What the kernel is told of it: the headers and the payload. All three stay where they are
+    /// for as long as the entry is there.
+    pub(super) fn parts(&mut self) -> NonNull<[libc::iovec; 2]> {
         let (headers, payload) = self.split();
-        (NonNull::from(headers), NonNull::from(payload))
+        let parts = [headers, payload].map(|part| libc::iovec {
+            iov_base: part.as_mut_ptr().cast(),
+            iov_len: part.len(),
+        });
+        let place = NonNull::from(&mut self.memory.bytes()[PARTS_AT..]).cast();
+        // SAFETY: there is room for it before the payload, and it is aligned: see above, and the
+        // memory begins with a page.
+        unsafe { place.write(parts) };
+        place
     }
 
     fn split(&mut self) -> (&mut [u8], &mut [u8]) {
@@ -211,8 +223,12 @@ mod tests {
     fn content_is_aligned_both_ways_and_a_reply_keeps_the_numbers_of_its_request() {
         let mut entry = Entry::new(1 << 20).unwrap();
         let mut replies = Aligned::new(8192);
-        let (told, payload) = entry.parts();
-        assert_eq!((told.len(), payload.len()), (288, 1 << 20));
+        // SAFETY: it was just written.
+        let [told, payload] = unsafe { entry.parts().read() };
+        assert_eq!((told.iov_len, payload.iov_len), (288, 1 << 20));
+        let own = entry.memory.bytes().as_ptr_range();
+        let at = entry.parts().as_ptr().cast_const().cast::<u8>();
+        assert!(own.contains(&at), "it is there as long as the entry is");
         for (put, room_bytes) in [
             (headers(Opcode::Readlink, &[], 0), 1 << 20),
             (headers(Opcode::Lookup, &[], 4), 8192),

@@ -91,27 +91,22 @@ impl Ring {
         })
     }
 
-    /// Gives the kernel an entry of `queue`: its headers, and room for content.
+    /// Gives the kernel an entry of `queue`: `parts` are its headers, and room for content.
     ///
     /// # Safety
-    /// Both stay where they are while the ring is there, and meanwhile nobody uses them but the
-    /// thread that has the ring, between a command that has ended and the next one.
+    /// Both, and `parts` itself, stay where they are while the ring is there, and meanwhile nobody
+    /// uses them but the thread that has the ring, between a command that has ended and the next
+    /// one.
     pub(super) unsafe fn register(
         &mut self,
         device: &Device,
         (queue, name): (u16, u32),
-        headers: NonNull<[u8]>,
-        payload: NonNull<[u8]>,
+        parts: NonNull<[libc::iovec; 2]>,
     ) -> Result<(), Errno> {
-        let vectors = [headers, payload].map(|part| libc::iovec {
-            iov_base: part.as_ptr().cast(),
-            iov_len: part.len(),
-        });
-        // The kernel reads the vectors before this returns.
         self.submit(&Sqe {
             cmd_op: wire::URING_REGISTER,
-            addr: vectors.as_ptr().addr() as u64,
-            len: vectors.len() as u32,
+            addr: parts.addr().get() as u64,
+            len: 2,
             ..Sqe::command(device, (queue, name), 0)
         })
     }
@@ -159,28 +154,41 @@ impl Ring {
         }
     }
 
-    /// What has happened, if it has; it stays.
-    pub(super) fn peek(&self) -> Option<Event> {
+    /// Why the command of this name has ended with an error, if it has; other events may have come
+    /// before. They all stay.
+    pub(super) fn refusal(&self, of: u32) -> Option<Errno> {
+        self.events().find_map(|event| match event {
+            Event::Command { name, result } if name == of && result < 0 => {
+                Some(Errno::from_code(-result))
+            }
+            _ => None,
+        })
+    }
+
+    /// What has happened and was not waited for, the oldest first.
+    fn events(&self) -> impl Iterator<Item = Event> + '_ {
         let head = self.index(self.cq_head_at).load(Ordering::Relaxed);
-        if head == self.index(self.cq_tail_at).load(Ordering::Acquire) {
-            return None;
-        }
-        let at = self.cqes_at + (head & self.cq_mask) as usize * size_of::<Cqe>();
+        let tail = self.index(self.cq_tail_at).load(Ordering::Acquire);
+        (0..tail.wrapping_sub(head)).map(move |count| self.event(head.wrapping_add(count)))
+    }
+
+    fn event(&self, index: u32) -> Event {
+        let at = self.cqes_at + (index & self.cq_mask) as usize * size_of::<Cqe>();
         // SAFETY: it is in the mapping and aligned, and the kernel has filled it.
         let cqe = unsafe { self.indices.place::<Cqe>(at).read() };
-        Some(match cqe.user_data {
+        match cqe.user_data {
             WATCH => Event::Stopped,
             name => Event::Command {
                 name: name as u32,
                 result: cqe.result,
             },
-        })
+        }
     }
 
     /// Waits for what happens next.
     pub(super) fn wait(&mut self) -> Result<Event, Errno> {
         loop {
-            if let Some(event) = self.peek() {
+            if let Some(event) = self.events().next() {
                 let head = self.index(self.cq_head_at).load(Ordering::Relaxed);
                 let next = head.wrapping_add(1);
                 self.index(self.cq_head_at).store(next, Ordering::Release);
@@ -266,19 +274,20 @@ mod tests {
         let stop = Stop::new().unwrap();
         ring.enable().unwrap();
         ring.watch(&stop).unwrap();
-        assert_eq!(ring.peek(), None);
+        assert_eq!(ring.events().next(), None);
         // No device of a mount.
-        let file = tempfile::tempfile().unwrap();
-        ring.register_nothing(&Device::from(OwnedFd::from(file)), 0)
-            .unwrap();
-        let refused = ring.peek();
-        assert!(
-            matches!(refused, Some(Event::Command { name: 0, result }) if result < 0),
-            "{refused:?}"
-        );
+        let device = Device::from(OwnedFd::from(tempfile::tempfile().unwrap()));
+        ring.register_nothing(&device, 0).unwrap();
+        assert!(ring.refusal(0).is_some() && ring.refusal(1).is_none());
+        let refused = ring.events().next();
         assert_eq!(ring.wait().ok(), refused);
-        assert_eq!(ring.peek(), None);
+        assert_eq!(ring.events().next(), None);
         stop.set();
         assert_eq!(ring.wait(), Ok(Event::Stopped), "RING-5");
+        // The end is told first, and hides no refusal.
+        ring.watch(&stop).unwrap();
+        ring.register_nothing(&device, 0).unwrap();
+        assert_eq!(ring.events().next(), Some(Event::Stopped));
+        assert!(ring.refusal(0).is_some(), "RING-4");
     }
 }
