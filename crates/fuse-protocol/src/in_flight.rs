@@ -1,6 +1,6 @@
 //! The requests in work, and interrupting them (`PROTOCOL-3`).
 //!
-//! A *slot* is where one worker notes the request that it is working on. Noting costs two stores;
+//! A *slot* is where one worker notes the request that it is working on. Noting costs three stores;
 //! all looking is done by whoever serves an INTERRUPT. Requests are never numbered 0, and no two
 //! alike, so a mark that comes late marks nothing.
 //!
@@ -9,25 +9,31 @@
 //!
 //! An INTERRUPT may be read before the request that it is about is in work. Where all come by one
 //! device, the kernel is asked for it again. Where the requests come by rings, the kernel would not
-//! find them, so it is *expected*: kept here until the request begins. What is expected of a
-//! request that was answered meanwhile stays until so many others have come after it.
+//! find them, so it is *expected*: kept here until the request begins. A request that was answered
+//! meanwhile never does: nothing is expected of those that ended last, and the rest is forgotten
+//! after a while.
 
 use crate::device::Device;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use std::thread::Thread;
+use std::time::{Duration, Instant};
 
 /// Nobody's request.
 const NOTHING: u64 = 0;
 /// INTERRUPTs that are expected, at most: each thread of a session has at most one request that it
 /// was sent and has not begun, and there are fewer threads.
 const EXPECTED_MAX: usize = 4096;
+/// A request that was sent begins sooner, however busy the machine is.
+const EXPECTED_FOR: Duration = Duration::from_secs(60);
 
 /// What one worker is working on.
 #[derive(Debug, Default)]
 pub(crate) struct RequestSlot {
     current: AtomicU64,
+    /// What was worked on last, and has ended.
+    ended: AtomicU64,
     interrupted: AtomicU64,
     holder: Mutex<Holder>,
 }
@@ -42,6 +48,9 @@ struct Holder {
 impl RequestSlot {
     /// The worker has answered.
     pub(crate) fn end(&self) {
+        let ended = self.current.load(Ordering::SeqCst);
+        // First this: whoever does not find it in work then finds that it has ended.
+        self.ended.store(ended, Ordering::Release);
         self.current.store(NOTHING, Ordering::Release);
     }
 
@@ -67,8 +76,8 @@ pub(crate) struct InFlight {
     slots: RwLock<Vec<Arc<RequestSlot>>>,
     count: usize,
     away: AtomicUsize,
-    /// INTERRUPTs of requests that are not in work, the oldest first.
-    expected: Mutex<VecDeque<u64>>,
+    /// INTERRUPTs of requests that are not in work, and when they came, the oldest first.
+    expected: Mutex<VecDeque<(u64, Instant)>>,
     /// How many there are, to be read without the lock.
     expected_count: AtomicUsize,
 }
@@ -128,38 +137,53 @@ impl InFlight {
     pub(crate) fn begin(&self, slot: &RequestSlot, unique: u64) {
         slot.current.store(unique, Ordering::SeqCst);
         // Who expects it looks at the slots afterwards: one of the two sees the other.
-        if self.expected_count.load(Ordering::SeqCst) > 0 && self.take_expected(unique) {
+        if self.expected_count.load(Ordering::SeqCst) > 0
+            && self.take_expected(unique, Instant::now())
+        {
             slot.interrupted.store(unique, Ordering::SeqCst);
         }
     }
 
     /// Marks `unique` now, or else when its worker begins (`PROTOCOL-3`).
     pub(crate) fn interrupt_or_expect(&self, unique: u64) {
-        if self.interrupt(unique) {
+        if self.interrupt(unique) || self.has_just_ended(unique) {
             return;
         }
-        let mut expected = self.expected();
-        if expected.len() == EXPECTED_MAX {
-            expected.pop_front();
-        }
-        expected.push_back(unique);
-        self.expected_count.store(expected.len(), Ordering::SeqCst);
-        drop(expected);
-        if self.interrupt(unique) {
-            self.take_expected(unique);
+        let now = Instant::now();
+        self.expect(unique, now);
+        // It may have begun, and even ended, before it was expected.
+        if self.interrupt(unique) || self.has_just_ended(unique) {
+            self.take_expected(unique, now);
         }
     }
 
-    fn take_expected(&self, unique: u64) -> bool {
+    fn expect(&self, unique: u64, now: Instant) {
         let mut expected = self.expected();
-        let found = expected.iter().position(|&one| one == unique);
+        forget_old(&mut expected, now);
+        if expected.len() == EXPECTED_MAX {
+            expected.pop_front();
+        }
+        expected.push_back((unique, now));
+        self.expected_count.store(expected.len(), Ordering::SeqCst);
+    }
+
+    fn take_expected(&self, unique: u64, now: Instant) -> bool {
+        let mut expected = self.expected();
+        forget_old(&mut expected, now);
+        let found = expected.iter().position(|&(one, _)| one == unique);
         found.and_then(|at| expected.remove(at));
         self.expected_count.store(expected.len(), Ordering::SeqCst);
         found.is_some()
     }
 
-    fn expected(&self) -> MutexGuard<'_, VecDeque<u64>> {
+    fn expected(&self) -> MutexGuard<'_, VecDeque<(u64, Instant)>> {
         self.expected.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether it is what one of the workers has ended last.
+    fn has_just_ended(&self, unique: u64) -> bool {
+        let slots = self.read();
+        (slots.iter()).any(|slot| slot.ended.load(Ordering::SeqCst) == unique)
     }
 
     /// Marks `unique` and wakes its worker; `false` when nobody is working on it.
@@ -185,6 +209,13 @@ impl InFlight {
 
     fn read(&self) -> RwLockReadGuard<'_, Vec<Arc<RequestSlot>>> {
         self.slots.read().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn forget_old(expected: &mut VecDeque<(u64, Instant)>, now: Instant) {
+    let is_old = |came: Instant| now.saturating_duration_since(came) > EXPECTED_FOR;
+    while expected.front().is_some_and(|&(_, came)| is_old(came)) {
+        expected.pop_front();
     }
 }
 
@@ -265,6 +296,31 @@ mod tests {
             slots.interrupt_or_expect(2 * unique + 10);
         }
         assert_eq!(slots.expected().len(), EXPECTED_MAX, "it is bounded");
+    }
+
+    #[test]
+    fn what_is_expected_of_a_request_that_has_ended_is_forgotten() {
+        let slots = InFlight::new(2);
+        let slot = slots.slot(slots.reserve().unwrap());
+        let count = || slots.expected_count.load(Ordering::SeqCst);
+        slots.begin(&slot, 4);
+        slot.end();
+        slots.interrupt_or_expect(4);
+        assert_eq!(count(), 0, "it has just ended");
+        slots.begin(&slot, 6);
+        slots.interrupt_or_expect(4);
+        assert_eq!(count(), 0, "another one has begun since");
+        slot.end();
+        let now = Instant::now();
+        let later = now + EXPECTED_FOR + Duration::from_secs(1);
+        slots.expect(8, now);
+        slots.expect(10, later);
+        assert!(!slots.take_expected(8, later), "it ended long ago");
+        assert!(slots.take_expected(10, later), "PROTOCOL-3");
+        assert_eq!(count(), 0);
+        slots.expect(12, now);
+        assert!(!slots.take_expected(14, later));
+        assert_eq!(count(), 0, "whoever looks forgets it");
     }
 
     /// A worker and an interrupter meet at each request, in whatever order.
