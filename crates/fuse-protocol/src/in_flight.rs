@@ -74,7 +74,7 @@ impl RequestSlot {
 pub(crate) struct InFlight {
     /// Made when they are first needed.
     slots: RwLock<Vec<Arc<RequestSlot>>>,
-    count: usize,
+    count: AtomicUsize,
     away: AtomicUsize,
     /// INTERRUPTs of requests that are not in work, and when they came, the oldest first.
     expected: Mutex<VecDeque<(u64, Instant)>>,
@@ -95,7 +95,7 @@ impl InFlight {
     pub(crate) fn new(count: usize) -> InFlight {
         InFlight {
             slots: RwLock::new(Vec::new()),
-            count,
+            count: AtomicUsize::new(count),
             away: AtomicUsize::new(0),
             expected: Mutex::new(VecDeque::new()),
             expected_count: AtomicUsize::new(0),
@@ -110,7 +110,8 @@ impl InFlight {
     pub(crate) fn reserve(&self) -> Option<usize> {
         let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
         let taken_count = slots.iter().filter(|slot| slot.holder().is_taken).count();
-        if taken_count >= self.count + self.away.load(Ordering::SeqCst) {
+        let count = self.count.load(Ordering::SeqCst);
+        if taken_count >= count + self.away.load(Ordering::SeqCst) {
             return None;
         }
         let free = slots.iter().position(|slot| !slot.holder().is_taken);
@@ -120,6 +121,11 @@ impl InFlight {
         });
         slots[index].holder().is_taken = true;
         Some(index)
+    }
+
+    /// There are only so many slots from now on.
+    pub(crate) fn limit(&self, count: usize) {
+        self.count.store(count, Ordering::SeqCst);
     }
 
     /// The slot is free again.
@@ -255,6 +261,9 @@ mod tests {
         assert_eq!(slots.reserve(), None, "who was away is back");
         slots.leave(1);
         assert_eq!(slots.reserve(), Some(0));
+        slots.limit(1);
+        slots.leave(0);
+        assert_eq!(slots.reserve(), None, "RING-1: slot 2 is taken");
     }
 
     #[test]

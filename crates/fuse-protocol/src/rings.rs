@@ -23,8 +23,9 @@
 //!
 //! # Invariants
 //! * `RING-1` No mount hangs for its rings: they are made before INIT is answered, and if a queue
-//!   gets no entry all the same, the kernel is told by a command that it refuses, and everything
-//!   comes by the device.
+//!   gets no entry all the same, the kernel is told by a command that it refuses. Everything then
+//!   comes by the device, by as many workers as without rings, or, where that was not asked for,
+//!   the session ends with an error.
 //! * `RING-2` All entries of a queue are registered at the start, and one of them does not wait. So
 //!   a request for which no entry was idle is taken when the next one is answered; an entry that
 //!   registers later would not take it. A wait that would break this is refused (`ENOLCK`, for the
@@ -51,6 +52,7 @@
 //! tells of those that were handed over. With entries in reserve none waits there.
 
 mod cpus;
+mod descriptors;
 mod entry;
 mod memory;
 mod queue;
@@ -108,6 +110,8 @@ pub(crate) struct RingLimits {
     pub(crate) workers: usize,
     pub(crate) workers_max: usize,
     pub(crate) content_bytes_max: u32,
+    /// Everything comes by the device if rings do not serve; without it the session ends.
+    pub(crate) falls_back: bool,
 }
 
 impl RingLimits {
@@ -130,6 +134,7 @@ impl Rings {
     pub(crate) fn prepare(limits: RingLimits) -> Result<Rings, Errno> {
         let queue_count = cpus::queue_count().ok_or(Errno::ENODEV)?;
         let entry_count = limits.entry_count(usize::from(queue_count));
+        descriptors::allow_more(entry_count * usize::from(queue_count));
         let queue = || -> Result<(Ring, Vec<Entry>), Errno> {
             let ring = Ring::new(entry_count as u32)?;
             let entries = (0..entry_count).map(|_| Entry::new(limits.content_bytes()));
@@ -151,7 +156,7 @@ impl Rings {
         self.limits.workers_max + of_rings.sum::<usize>()
     }
 
-    /// Serves until the mount has ended.
+    /// Serves until the mount has ended. Errors: see `RING-1` and `RING-4`.
     pub(crate) fn serve<F: Filesystem>(
         self,
         service: &Service<F>,
@@ -172,14 +177,18 @@ impl Rings {
         };
         let stop = &*stop;
         std::thread::scope(|scope| {
-            let (traffic, kept) = match crew.start(scope, first) {
-                true => (Traffic::BesideRings(stop), WORKERS_BESIDE),
-                false => {
-                    tracing::warn!("rings cannot be used; requests come by /dev/fuse");
-                    stop.set();
-                    refuse(refusal, device)?; // RING-1
-                    (Traffic::All, limits.workers)
+            let (traffic, kept) = if crew.start(scope, first) {
+                tracing::info!("requests come by io_uring");
+                (Traffic::BesideRings(stop), WORKERS_BESIDE)
+            } else {
+                stop.set();
+                refuse(refusal, device)?; // RING-1
+                if !limits.falls_back {
+                    return Err(incomplete());
                 }
+                tracing::warn!("io_uring cannot be used; requests come by /dev/fuse");
+                service.in_flight.limit(limits.workers_max);
+                (Traffic::All, limits.workers)
             };
             let content_bytes_max = limits.content_bytes_max;
             let served = Workers::new(service, device, content_bytes_max, kept, traffic).run();
@@ -208,6 +217,14 @@ fn refuse(mut ring: Ring, device: &Device) -> Result<(), Errno> {
     ring.enable()?;
     ring.register_nothing(device, 0)?;
     ring.refusal(0).map(drop).ok_or(Errno::EPROTO)
+}
+
+fn incomplete() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::Unsupported,
+        "requests cannot come by io_uring: a CPU's queue got no entry, see the log; \
+         'transport=auto' takes /dev/fuse then",
+    )
 }
 
 /// The error of a command; `None`: the mount has ended.
@@ -520,6 +537,7 @@ mod tests {
     use crate::in_flight::InFlight;
     use crate::memory::MemoryFilesystem;
     use crate::request::Dialect;
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     use std::os::fd::OwnedFd;
 
     fn limits(workers_max: usize) -> RingLimits {
@@ -527,6 +545,7 @@ mod tests {
             workers: 1,
             workers_max,
             content_bytes_max: 4096,
+            falls_back: true,
         }
     }
 
@@ -556,10 +575,20 @@ mod tests {
     /// The kernel takes no entry for a file that is no device.
     #[test]
     fn rings_that_get_no_entry_are_not_up() {
+        let before = getrlimit(Resource::Nofile);
+        let current = before.maximum.map_or(1000, |most| most.min(1000));
+        let low = Rlimit {
+            current: Some(current),
+            ..before
+        };
+        setrlimit(Resource::Nofile, low).unwrap();
         let Ok(rings) = Rings::prepare(limits(16)) else {
             println!("not run: this system permits no io_uring");
             return;
         };
+        let now = getrlimit(Resource::Nofile);
+        let wanted = current + 512 * rings.first.len() as u64;
+        assert!(now.current >= Some(wanted) || now.current == now.maximum);
         assert_eq!(rings.slot_max(), 16 + 513 * rings.first.len());
         let file = tempfile::tempfile().unwrap();
         let device = Device::from(OwnedFd::from(file));

@@ -96,21 +96,30 @@ impl<F: Filesystem> Session<F> {
     }
 
     /// Serves until the mount has ended; then everything is answered, and the filesystem is
-    /// dropped. Errors: of the device, and after a handler has panicked.
+    /// dropped. Errors: of the device, after a handler has panicked, and `Unsupported` if the
+    /// kernel does not take what [`TransportChoice::IoUring`] needs.
     pub fn run(self) -> io::Result<()> {
-        let (service, device) = (&self.service, &self.device);
-        let content_bytes_max = self.options.content_bytes_max;
-        let kept = self.options.workers.max(1);
-        match self.transport {
-            Transport::Device => {
-                Workers::new(service, device, content_bytes_max, kept, Traffic::All).run()?;
-            }
-            Transport::Rings(rings) => rings.serve(service, device)?,
-        }
+        serve(&self.service, &self.device, self.transport, &self.options)?;
         if self.service.is_broken() {
             return Err(io::Error::other("a handler has panicked; see the log"));
         }
         Ok(())
+    }
+}
+
+fn serve<F: Filesystem>(
+    service: &Service<F>,
+    device: &Device,
+    transport: Transport,
+    options: &SessionOptions,
+) -> io::Result<()> {
+    match transport {
+        Transport::Device => {
+            tracing::info!("requests come by /dev/fuse");
+            let (content_bytes_max, kept) = (options.content_bytes_max, options.workers.max(1));
+            Workers::new(service, device, content_bytes_max, kept, Traffic::All).run()
+        }
+        Transport::Rings(rings) => rings.serve(service, device),
     }
 }
 
@@ -120,6 +129,7 @@ fn ring_limits(options: &SessionOptions) -> RingLimits {
         workers,
         workers_max: options.workers_max.max(workers),
         content_bytes_max: options.content_bytes_max,
+        falls_back: options.transport != TransportChoice::IoUring,
     }
 }
 
@@ -272,7 +282,10 @@ mod tests {
     }
 
     /// A mount over rings, or `None`, and says why.
-    fn over_rings(place: &std::path::Path) -> Option<Session<MemoryFilesystem>> {
+    fn over_rings(
+        place: &std::path::Path,
+        transport: TransportChoice,
+    ) -> Option<Session<MemoryFilesystem>> {
         let support = crate::IoUringSupport::detect();
         if support != crate::IoUringSupport::Enabled {
             println!("not run over io_uring: {}", support.remedy());
@@ -281,7 +294,7 @@ mod tests {
         let place = place.canonicalize().unwrap();
         let device = crate::mount(&place, &crate::MountSettings::default()).unwrap();
         let options = SessionOptions {
-            transport: TransportChoice::IoUring,
+            transport,
             ..SessionOptions::default()
         };
         let session = Session::start(MemoryFilesystem::default(), device, options).unwrap();
@@ -299,28 +312,56 @@ mod tests {
         assert!(detached.is_ok() || by_helper().unwrap().success());
     }
 
-    #[test]
-    fn rings_that_are_not_complete_give_way_to_the_device() {
-        let directory = tempfile::tempdir().unwrap();
-        let Some(mut session) = over_rings(directory.path()) else {
-            return;
-        };
+    fn without_a_queue(mut session: Session<MemoryFilesystem>) -> Session<MemoryFilesystem> {
         match &mut session.transport {
             Transport::Rings(rings) => rings.empty_queue(0),
             Transport::Device => panic!("it was agreed on"),
         }
-        let server = std::thread::spawn(move || session.run());
-        let path = directory.path().join("file");
-        std::fs::write(&path, vec![7; 200_000]).unwrap();
-        assert_eq!(std::fs::read(&path).unwrap().len(), 200_000, "RING-1");
+        session
+    }
+
+    #[test]
+    fn rings_that_are_not_complete_give_way_to_the_device() {
+        let directory = tempfile::tempdir().unwrap();
+        let Some(session) = over_rings(directory.path(), TransportChoice::Auto) else {
+            return;
+        };
+        let Session {
+            service,
+            device,
+            transport,
+            options,
+            ..
+        } = without_a_queue(session);
+        std::thread::scope(|scope| {
+            let server = scope.spawn(|| serve(&service, &device, transport, &options));
+            let path = directory.path().join("file");
+            std::fs::write(&path, vec![7; 200_000]).unwrap();
+            assert_eq!(std::fs::read(&path).unwrap().len(), 200_000, "RING-1");
+            let free_count = std::iter::from_fn(|| service.in_flight.reserve()).count();
+            assert!(free_count < options.workers_max, "RING-1: {free_count}");
+            unmount(directory.path());
+            server.join().unwrap().unwrap();
+        });
+    }
+
+    #[test]
+    fn rings_that_must_be_and_are_not_complete_end_the_session() {
+        let directory = tempfile::tempdir().unwrap();
+        let Some(session) = over_rings(directory.path(), TransportChoice::IoUring) else {
+            return;
+        };
+        let error = without_a_queue(session).run().unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::Unsupported, "RING-1");
+        let error = std::fs::metadata(directory.path().join("file")).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::ENOTCONN), "RING-1");
         unmount(directory.path());
-        server.join().unwrap().unwrap();
     }
 
     #[test]
     fn a_session_that_has_lost_a_queue_ends_with_an_error() {
         let directory = tempfile::tempdir().unwrap();
-        let Some(session) = over_rings(directory.path()) else {
+        let Some(session) = over_rings(directory.path(), TransportChoice::IoUring) else {
             return;
         };
         let stop = match &session.transport {

@@ -124,7 +124,7 @@ impl Transport {
             Ok(rings) => Ok(Transport::Rings(Box::new(rings))),
             Err(error) if choice == TransportChoice::IoUring => Err(error),
             Err(error) => {
-                tracing::debug!("requests come by /dev/fuse: {error}");
+                tracing::info!("requests do not come by io_uring: {error}");
                 Ok(Transport::Device)
             }
         }
@@ -181,6 +181,7 @@ mod tests {
             workers: 1,
             workers_max: 8,
             content_bytes_max: 4096,
+            falls_back: true,
         };
         let choose = |choice, offers| Transport::choose(choice, offers, limits);
         let offered = InitFlags::OVER_IO_URING;

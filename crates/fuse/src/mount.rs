@@ -14,9 +14,7 @@ use crate::tree::Tree;
 use crate::unmount::{Unmounter, clean_stale, lock_mountpoint};
 use crate::watch::{Lookout, Monitor, Watch};
 use larder::{Database, Error, ErrorKind, Follower, NodeId, parse_moment};
-use larder_fuse_protocol::{
-    Device, InitFlags, MountError, MountSettings, Notifier, Session, SessionOptions,
-};
+use larder_fuse_protocol::{Device, MountError, MountSettings, Notifier, Session, SessionOptions};
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
@@ -162,10 +160,6 @@ pub fn mount(
         io::ErrorKind::Unsupported => failed_as(ErrorKind::Unsupported, error),
         _ => failed(error),
     })?;
-    let negotiated = session.negotiated().flags;
-    if negotiated.contains(InitFlags::OVER_IO_URING) {
-        tracing::info!("requests come by io_uring");
-    }
     let known_here = known.clone();
     let looks = AtomicU32::new(0);
     let tidy_up = move || {
@@ -198,7 +192,18 @@ pub fn mount(
         .spawn(move || server.run());
     mounted.server = Some(server.map_err(failed)?);
 
-    std::fs::metadata(&place).map_err(failed)?;
+    if let Err(error) = std::fs::metadata(&place) {
+        // The server knows why, if it has ended already.
+        let is_over = matches!(
+            error.raw_os_error(),
+            Some(libc::ENOTCONN | libc::ECONNABORTED)
+        );
+        let ended = mounted.server.take().filter(|_| is_over);
+        return Err(match ended.map(JoinHandle::join) {
+            Some(Ok(Err(cause))) => cause,
+            _ => failed(error),
+        });
+    }
     raise_readahead(info.device, READAHEAD_KIB);
     Ok(mounted)
 }
