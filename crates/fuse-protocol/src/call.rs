@@ -16,6 +16,8 @@ pub struct Call<'c, S> {
     slot: &'c RequestSlot,
     in_flight: &'c InFlight,
     relief: &'c dyn Relief,
+    /// What a wait for a lock has reserved.
+    lock_wait: Option<Waiting<'c>>,
 }
 
 impl<'c, S> Call<'c, S> {
@@ -32,6 +34,7 @@ impl<'c, S> Call<'c, S> {
             slot,
             in_flight,
             relief,
+            lock_wait: None,
         }
     }
 
@@ -41,18 +44,31 @@ impl<'c, S> Call<'c, S> {
         self.slot.is_interrupted(self.request.unique)
     }
 
-    /// Runs `wait`, which waits for the kernel, which in turn may wait for other requests.
-    /// Meanwhile this worker counts for nothing (`PROTOCOL-4`): they are served, however many wait
-    /// so. `EAGAIN`: so many wait that nobody would be left to serve them; it was not run.
-    pub fn away<T>(&self, wait: impl FnOnce() -> T) -> Result<T, Errno> {
-        let _away = self.in_flight.away();
-        let _waiting = Waiting::begin(self.relief, Wait::Kernel).ok_or(Errno::EAGAIN)?;
-        Ok(wait())
+    /// Before the handler changes what it would have to wait for the kernel for, see
+    /// [`Reserved::wait`]. `EAGAIN`: so many wait that nobody would be left to serve the requests
+    /// that the kernel may wait for; the handler must change nothing.
+    pub fn reserve_wait(&self) -> Result<Reserved<'_>, Errno> {
+        // What waits for a lock may wait for the kernel too: it keeps nobody else from it.
+        let waiting = match self.lock_wait {
+            Some(_) => None,
+            None => Some(Waiting::reserve(self.relief, Wait::Kernel).ok_or(Errno::EAGAIN)?),
+        };
+        Ok(Reserved {
+            in_flight: self.in_flight,
+            relief: self.relief,
+            _waiting: waiting,
+        })
     }
 
-    /// Before the handler waits for a lock; `None`: it must not.
-    pub(crate) fn begin_lock_wait(&self) -> Option<Waiting<'c>> {
-        Waiting::begin(self.relief, Wait::Lock)
+    /// Before the handler waits for a lock; `false`: it must not.
+    pub(crate) fn begin_lock_wait(&mut self) -> bool {
+        self.lock_wait = Waiting::reserve(self.relief, Wait::Lock);
+        self.lock_wait.is_some()
+    }
+
+    /// The handler has returned.
+    pub(crate) fn end_lock_wait(&mut self) {
+        self.lock_wait = None;
     }
 
     /// Waits until this thread is unparked, the caller is interrupted, or `deadline` has come; may
@@ -72,6 +88,30 @@ impl<'c, S> Call<'c, S> {
                 }
             }
         }
+    }
+}
+
+/// Leave to wait for the kernel, from [`Call::reserve_wait`].
+pub struct Reserved<'c> {
+    in_flight: &'c InFlight,
+    relief: &'c dyn Relief,
+    _waiting: Option<Waiting<'c>>,
+}
+
+impl Reserved<'_> {
+    /// Runs `wait`, which waits for the kernel, which in turn may wait for other requests.
+    /// Meanwhile this worker counts for nothing (`PROTOCOL-4`): they are served, however many wait
+    /// so.
+    pub fn wait<T>(self, wait: impl FnOnce() -> T) -> T {
+        let _away = self.in_flight.away();
+        self.relief.begin(Wait::Kernel);
+        wait()
+    }
+}
+
+impl fmt::Debug for Reserved<'_> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Reserved").finish_non_exhaustive()
     }
 }
 

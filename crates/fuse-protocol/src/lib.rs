@@ -23,8 +23,8 @@
 //! * `PROTOCOL-3` An INTERRUPT marks the request that it is about, while a handler works on it, and
 //!   no other; one that comes before the handler begins is asked for again until it has.
 //! * `PROTOCOL-4` While there are slots, a request never waits for a handler to return. A handler
-//!   that waits for the kernel ([`Call::away`]) takes none. How far rings keep this is `RING-2` and
-//!   `RING-3`.
+//!   that waits for the kernel ([`Reserved::wait`]) takes none. How far rings keep this is `RING-2`
+//!   and `RING-3`.
 //! * `PROTOCOL-5` After a handler has panicked no handler is called again: every request fails with
 //!   `EIO` until the mount is gone. A panic beside a handler, in `begin`, `describe` or `end`,
 //!   fails that request only.
@@ -65,7 +65,7 @@ pub use arguments::{
     CopyRange, Fallocate, GetAttr, GetStatx, Ioctl, LockRequest, Make, OpenFlags, Read, Release,
     Rename, SetAttr, SetXattr, Write,
 };
-pub use call::{Call, Outcome};
+pub use call::{Call, Outcome, Reserved};
 pub use detail::Detail;
 pub use device::{Backing, Device};
 pub use errno::Errno;

@@ -11,24 +11,28 @@ pub(crate) enum Wait {
 
 /// Has others served while a handler waits.
 pub(crate) trait Relief {
-    /// A handler is about to wait. `false`: it must not, since the requests that come meanwhile
-    /// might be served by nobody.
-    fn begin(&self, wait: Wait) -> bool;
+    /// A handler may have to wait, and has changed nothing yet. `false`: it must not, since the
+    /// requests that come meanwhile might be served by nobody.
+    fn reserve(&self, wait: Wait) -> bool;
 
-    /// It has waited, after a `begin` that was `true`.
+    /// It waits from now on, after a `reserve` that was `true`.
+    fn begin(&self, wait: Wait);
+
+    /// It will not wait any more, or never did, after a `reserve` that was `true`.
     fn end(&self, wait: Wait);
 }
 
-/// A handler waits until this is dropped.
+/// A handler may wait until this is dropped.
 pub(crate) struct Waiting<'r> {
     relief: &'r dyn Relief,
     wait: Wait,
 }
 
 impl<'r> Waiting<'r> {
-    /// `None`: it would be served by nobody, see [`Relief::begin`].
-    pub(crate) fn begin(relief: &'r dyn Relief, wait: Wait) -> Option<Waiting<'r>> {
-        relief.begin(wait).then_some(Waiting { relief, wait })
+    /// `None`: it must not, see [`Relief::reserve`].
+    pub(crate) fn reserve(relief: &'r dyn Relief, wait: Wait) -> Option<Waiting<'r>> {
+        // Not `then_some`: what is dropped ends a wait.
+        relief.reserve(wait).then(|| Waiting { relief, wait })
     }
 }
 
@@ -44,9 +48,11 @@ pub(crate) struct NoRelief;
 
 #[cfg(test)]
 impl Relief for NoRelief {
-    fn begin(&self, _: Wait) -> bool {
+    fn reserve(&self, _: Wait) -> bool {
         true
     }
+
+    fn begin(&self, _: Wait) {}
 
     fn end(&self, _: Wait) {}
 }

@@ -522,9 +522,11 @@ struct Standing<'q> {
 }
 
 impl Relief for Standing<'_> {
-    fn begin(&self, wait: Wait) -> bool {
+    fn reserve(&self, wait: Wait) -> bool {
         self.may_wait && self.queue.begin_wait(wait)
     }
+
+    fn begin(&self, _: Wait) {}
 
     fn end(&self, _: Wait) {
         self.queue.end_wait();
@@ -563,12 +565,12 @@ mod tests {
         let queue = Queue::default();
         queue.begin(16);
         for wait in [Wait::Lock, Wait::Kernel] {
-            let begin = |may_wait| {
+            let reserve = |may_wait| {
                 let queue = &queue;
-                Standing { queue, may_wait }.begin(wait)
+                Standing { queue, may_wait }.reserve(wait)
             };
-            assert!(!begin(false), "RING-2");
-            assert!(begin(true));
+            assert!(!reserve(false), "RING-2");
+            assert!(reserve(true));
         }
     }
 

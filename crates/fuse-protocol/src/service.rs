@@ -149,8 +149,7 @@ impl<F: Filesystem> Service<F> {
             self.lock_waits.fetch_sub(1, Ordering::SeqCst);
             return Err(Errno::ENOLCK);
         }
-        let waiting = if waits { call.begin_lock_wait() } else { None };
-        if waits && waiting.is_none() {
+        if waits && !call.begin_lock_wait() {
             self.lock_waits.fetch_sub(1, Ordering::SeqCst);
             return Err(Errno::ENOLCK);
         }
@@ -158,7 +157,7 @@ impl<F: Filesystem> Service<F> {
         let served = catch_unwind(AssertUnwindSafe(|| {
             dispatch(&self.filesystem, call, operation, reply)
         }));
-        drop(waiting);
+        call.end_lock_wait();
         if waits {
             self.lock_waits.fetch_sub(1, Ordering::SeqCst);
         }

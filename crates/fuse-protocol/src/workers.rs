@@ -225,11 +225,14 @@ struct Hiring<'w, 'scope, 'env, F> {
 }
 
 impl<F: Filesystem> Relief for Hiring<'_, '_, '_, F> {
-    fn begin(&self, wait: Wait) -> bool {
+    fn reserve(&self, _: Wait) -> bool {
+        true
+    }
+
+    fn begin(&self, wait: Wait) {
         if wait == Wait::Kernel && self.workers.idle.load(Ordering::SeqCst) == 0 {
             self.workers.hire(self.scope);
         }
-        true
     }
 
     fn end(&self, _: Wait) {}

@@ -424,14 +424,16 @@ impl Filesystem for Bridge {
     fn setlk(&self, call: &mut Call<'_>, lock: LockRequest) -> Result<(), Errno> {
         let locks = self.locks.as_ref().ok_or(Errno::ENOSYS)?;
         let file = self.files.find(lock.handle)?;
+        let reserved = self.reserve_after_lock(call, &lock)?;
         self.before_lock(file.lock_node, &lock);
         locks.set(file.lock_node, &lock, file.is_flushed)?;
-        self.after_lock(call, &lock)
+        self.after_lock(reserved)
     }
 
     fn setlkw(&self, call: &mut Call<'_>, lock: LockRequest) -> Result<(), Errno> {
         let locks = self.locks.as_ref().ok_or(Errno::ENOSYS)?;
         let file = self.files.find(lock.handle)?;
+        let reserved = self.reserve_after_lock(call, &lock)?;
         self.before_lock(file.lock_node, &lock);
         locks.set_waiting(file.lock_node, &lock, file.is_flushed, |until| {
             call.park(Some(until));
@@ -440,7 +442,7 @@ impl Filesystem for Bridge {
                 false => Ok(()),
             }
         })?;
-        self.after_lock(call, &lock)
+        self.after_lock(reserved)
     }
 
     fn fsync(&self, call: &mut Call<'_>, handle: HandleNumber, _: bool) -> Result<(), Errno> {

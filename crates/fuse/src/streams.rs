@@ -168,32 +168,40 @@ impl Streams {
     }
 
     /// Serves a write of `range`, as the kernel has it, that is no writeback: `apply` does it and
-    /// returns the offset where it went; `drop_pages` makes the kernel drop the pages from an
-    /// offset on, so many bytes or with 0 all. `passes_by`: the kernel has not put it into the page
-    /// cache. One that it has may hold pages until the reply, so none are dropped for it. Returns
-    /// the offset.
-    pub(crate) fn write(
+    /// returns the offset where it went, which is another one if it `appends`. `prepare_drop` is
+    /// called before that if pages may have to be dropped, and returns what makes the kernel drop
+    /// them from an offset on, so many bytes or with 0 all. `passes_by`: the kernel has not put it
+    /// into the page cache. One that it has may hold pages until the reply, so none are dropped for
+    /// it. Returns the offset.
+    pub(crate) fn write<D: FnOnce(u64, u64) -> Result<(), Errno>>(
         &self,
-        (way, passes_by): (&Way, bool),
+        (way, passes_by, appends): (&Way, bool, bool),
         range: Range<u64>,
         apply: impl FnOnce() -> Result<u64, Errno>,
-        drop_pages: impl FnOnce(u64, u64) -> Result<(), Errno>,
+        prepare_drop: impl FnOnce() -> Result<D, Errno>,
     ) -> Result<u64, Errno> {
         let coherence = &way.coherence;
         if !way.is_direct && !passes_by {
             // What is left of its first and last page is filled by page reads, if at all.
             return coherence.fill(whole_pages(&range), apply);
         }
-        let (at, fills, window) = {
+        let (at, fills, window, drop_pages) = {
+            // Nobody fills pages meanwhile.
             let mut windows = coherence.write();
-            let at = apply()?;
             let fills = coherence.fills.load(Ordering::SeqCst);
-            if at == range.start && fills == coherence.dropped_fills.load(Ordering::SeqCst) {
+            let has_pages = fills != coherence.dropped_fills.load(Ordering::SeqCst);
+            let prepared = match has_pages || appends {
+                true => Some(prepare_drop()?),
+                false => None,
+            };
+            let at = apply()?;
+            let goes_elsewhere = at != range.start;
+            let Some(drop_pages) = prepared.filter(|_| has_pages || goes_elsewhere) else {
                 return Ok(at); // FUSE-8: there is no old page
-            }
+            };
             let window = Arc::new(Window::new(at..at + (range.end - range.start)));
             windows.push(window.clone());
-            (at, fills, window)
+            (at, fills, window, drop_pages)
         };
         // When those who read have gone, all are dropped: the next writes need not drop anything.
         let drops_all = !self.has_fillers(way.node);

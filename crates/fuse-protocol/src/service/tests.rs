@@ -5,7 +5,7 @@ use super::*;
 use crate::arguments::LockRequest;
 use crate::device::Device;
 use crate::flags::InitFlags;
-use crate::relief::NoRelief;
+use crate::relief::{NoRelief, Wait};
 use crate::request::Request;
 use crate::values::NodeNumber;
 use crate::wire;
@@ -17,6 +17,7 @@ use std::sync::Mutex;
 struct Odd {
     panics_in: Mutex<&'static str>,
     ended: Mutex<Vec<(Opcode, Outcome)>>,
+    done: Mutex<Vec<&'static str>>,
 }
 
 impl Filesystem for Odd {
@@ -51,7 +52,17 @@ impl Filesystem for Odd {
         Ok(b"target".to_vec())
     }
 
-    fn setlkw(&self, call: &mut Call<'_, ()>, _: LockRequest) -> Result<(), Errno> {
+    fn setlk(&self, call: &mut Call<'_, ()>, _: LockRequest) -> Result<(), Errno> {
+        let reserved = call.reserve_wait()?;
+        self.done.lock().unwrap().push("set");
+        reserved.wait(|| self.done.lock().unwrap().push("waits"));
+        Ok(())
+    }
+
+    fn setlkw(&self, call: &mut Call<'_, ()>, lock: LockRequest) -> Result<(), Errno> {
+        if lock.lock.kind == libc::F_WRLCK {
+            return self.setlk(call, lock);
+        }
         while !call.is_interrupted() {
             call.park(None);
         }
@@ -85,10 +96,14 @@ fn request(opcode: u32, unique: u64, body: &[u8]) -> Vec<u8> {
 }
 
 fn answer(service: &Service<Odd>, slot: usize, bytes: &[u8]) -> Answer {
+    answer_beside(service, &NoRelief, slot, bytes)
+}
+
+fn answer_beside(service: &Service<Odd>, relief: &dyn Relief, slot: usize, bytes: &[u8]) -> Answer {
     let mut memory = [0; 4096];
     let incoming = Incoming::whole(bytes).unwrap();
     let slot = service.in_flight.slot(slot);
-    let work = service.work(&slot, &NoRelief, &incoming, &mut memory);
+    let work = service.work(&slot, relief, &incoming, &mut memory);
     let answer = work.answer;
     service.finish(work, true);
     answer
@@ -186,4 +201,54 @@ fn waits_for_locks_leave_slots_for_others_and_can_be_interrupted() {
         !service.in_flight.interrupt(20),
         "PROTOCOL-3: it is answered"
     );
+}
+
+/// Lets only those wait that it is told, and counts them.
+struct Lets {
+    waits: &'static [Wait],
+    reserved: AtomicUsize,
+}
+
+impl Relief for Lets {
+    fn reserve(&self, wait: Wait) -> bool {
+        let lets = self.waits.contains(&wait);
+        self.reserved.fetch_add(usize::from(lets), Ordering::SeqCst);
+        lets
+    }
+
+    fn begin(&self, _: Wait) {}
+
+    fn end(&self, _: Wait) {
+        self.reserved.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn who_must_not_wait_for_the_kernel_has_changed_nothing() {
+    let service = service(1);
+    let lock = wire::LkIn {
+        lk: wire::FileLock {
+            kind: libc::F_WRLCK as u32,
+            ..wire::FileLock::default()
+        },
+        ..wire::LkIn::default()
+    };
+    let lock = wire::bytes_of(&lock);
+    let (set, set_waiting) = (request(32, 2, lock), request(33, 4, lock));
+    let go = |waits, request: &[u8]| {
+        let lets = Lets {
+            waits,
+            reserved: AtomicUsize::new(0),
+        };
+        let answer = answer_beside(&service, &lets, 0, request);
+        assert_eq!(lets.reserved.into_inner(), 0, "all of it ends");
+        let done = std::mem::take(&mut *service.filesystem.done.lock().unwrap());
+        (answer, done)
+    };
+    let whole = (Answer::Data(0), vec!["set", "waits"]);
+    let refused = |error| (Answer::Error(error), vec![]);
+    assert_eq!(go(&[Wait::Kernel], &set), whole);
+    assert_eq!(go(&[Wait::Lock], &set), refused(Errno::EAGAIN), "RING-2");
+    assert_eq!(go(&[], &set_waiting), refused(Errno::ENOLCK), "RING-2");
+    assert_eq!(go(&[Wait::Lock], &set_waiting), whole, "it waits already");
 }

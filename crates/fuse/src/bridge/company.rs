@@ -3,7 +3,7 @@
 use super::{Bridge, Call};
 use crate::convert::slot_of_number;
 use crate::errno::errno;
-use larder_fuse_protocol::{Errno, FopenFlags, LockRequest, NodeNumber};
+use larder_fuse_protocol::{Errno, FopenFlags, LockRequest, NodeNumber, Reserved};
 use std::time::Duration;
 
 impl Bridge {
@@ -87,14 +87,28 @@ impl Bridge {
         }
     }
 
-    /// After a lock was set: its owner shall see what was done under it elsewhere (`COMPANY-6`).
-    pub(crate) fn after_lock(&self, call: &Call<'_>, lock: &LockRequest) -> Result<(), Errno> {
-        if lock.lock.kind == libc::F_UNLCK {
-            return Ok(());
+    /// Before a lock is set after which the kernel may have to drop pages. `ENOLCK`: it must not
+    /// be set.
+    pub(crate) fn reserve_after_lock<'c>(
+        &self,
+        call: &'c Call<'_>,
+        lock: &LockRequest,
+    ) -> Result<Option<Reserved<'c>>, Errno> {
+        match lock.lock.kind {
+            libc::F_UNLCK => Ok(None),
+            // `EAGAIN` would say that somebody else has it.
+            _ => call.reserve_wait().map(Some).map_err(|_| Errno::ENOLCK),
         }
+    }
+
+    /// After a lock was set: its owner shall see what was done under it elsewhere (`COMPANY-6`).
+    pub(crate) fn after_lock(&self, reserved: Option<Reserved<'_>>) -> Result<(), Errno> {
+        let Some(reserved) = reserved else {
+            return Ok(()); // It was dropped.
+        };
         self.freshen()?;
         if self.changes.is_stale() {
-            call.away(|| self.changes.settle_stale())?;
+            reserved.wait(|| self.changes.settle_stale());
         }
         Ok(())
     }

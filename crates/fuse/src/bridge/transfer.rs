@@ -56,20 +56,21 @@ pub(crate) fn write_file(
         let node = file.way.node();
         // Not by the thread of the other notifications (`FUSE-2`): the caller waits, and the
         // kernel holds nothing for a direct write that dropping pages takes.
-        let drop_pages = |offset, len_bytes| {
-            call.away(|| {
-                bridge
-                    .notifier
-                    .inval_inode(node, offset as i64, len_bytes as i64)
-            })?
+        let prepare_drop = || {
+            let reserved = call.reserve_wait()?;
+            let notifier = &bridge.notifier;
+            Ok(move |offset, len_bytes| {
+                reserved.wait(|| notifier.inval_inode(node, offset as i64, len_bytes as i64))
+            })
         };
         // Who writes is named for direct writes only, as for reads.
         let passes_by = write.lock_owner.is_some();
         if !passes_by {
             bridge.note_pages(&file);
         }
-        let way = (&file.way, passes_by);
-        (bridge.streams).write(way, range, || apply().map_err(fail), drop_pages)?
+        let appends = write.flags & libc::O_APPEND != 0;
+        let way = (&file.way, passes_by, appends);
+        (bridge.streams).write(way, range, || apply().map_err(fail), prepare_drop)?
     };
     if write.flags & (libc::O_SYNC | libc::O_DSYNC) != 0 {
         file.sync().map_err(fail)?; // FUSE-3

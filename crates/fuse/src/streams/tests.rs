@@ -57,7 +57,7 @@ fn pages_are_dropped_once_behind_a_write_that_fills_came_before() {
             Ok(())
         };
         assert_eq!(
-            streams.write((&write, true), 0..9, || Ok(at), drop_pages),
+            streams.write((&write, true, true), 0..9, || Ok(at), || Ok(drop_pages)),
             Ok(at)
         );
         dropped.into_inner()
@@ -83,15 +83,42 @@ fn pages_are_dropped_once_behind_a_write_that_fills_came_before() {
     let both = streams.open(NODE, flags(libc::O_RDWR), true);
     streams
         .write(
-            (&both, false),
+            (&both, false, false),
             0..1,
             || Ok(0),
-            |_, _| panic!("it is cached"),
+            || Ok(|_, _| panic!("it is cached")),
         )
         .unwrap();
     assert_eq!(go(0), [(0, 9)], "FUSE-8: a cached write fills pages too");
-    let failed = streams.write((&write, true), 0..9, || Ok(0), |_, _| Err(Errno::EIO));
+    let failed = streams.write(
+        (&write, true, true),
+        0..9,
+        || Ok(0),
+        || Ok(|_, _| Err(Errno::EIO)),
+    );
     assert_eq!(failed, Err(Errno::EIO));
+    assert!(write.coherence.read().is_empty());
+}
+
+#[test]
+fn a_write_for_which_no_pages_can_be_dropped_changes_nothing() {
+    let streams = Streams::default();
+    let write = streams.open(NODE, flags(libc::O_WRONLY), true);
+    let applied = RefCell::new(Vec::new());
+    let go = |at: u64, appends| {
+        let apply = || {
+            applied.borrow_mut().push(at);
+            Ok(at)
+        };
+        let refuse = || Err::<fn(u64, u64) -> Result<(), Errno>, Errno>(Errno::EAGAIN);
+        streams.write((&write, true, appends), 0..9, apply, refuse)
+    };
+    assert_eq!(go(0, false), Ok(0), "there are no pages");
+    assert_eq!(go(0, true), Err(Errno::EAGAIN), "it may go elsewhere");
+    let read = streams.open(NODE, flags(libc::O_RDONLY), true);
+    read.page_read(0..4096, || ());
+    assert_eq!(go(0, false), Err(Errno::EAGAIN), "FUSE-8");
+    assert_eq!(applied.into_inner(), [0]);
     assert!(write.coherence.read().is_empty());
 }
 
@@ -118,23 +145,28 @@ fn writebacks_of_old_pages_leave_out_the_window_and_those_of_new_ones_do_not() {
             Ok(())
         };
         assert_eq!(
-            streams.write((&write, true), 5000..5010, || Ok(5000), inner),
+            streams.write((&write, true, true), 5000..5010, || Ok(5000), || Ok(inner)),
             Ok(5000)
         );
         assert_eq!(write_back(&both, 4096..8192), [4096..8192]);
         // A cached write fills whole pages.
         (streams.write(
-            (&both, false),
+            (&both, false, false),
             8000..12288,
             || Ok(8000),
-            |_, _| panic!("it is cached"),
+            || Ok(|_, _| panic!("it is cached")),
         ))
         .unwrap();
         assert_eq!(write_back(&both, 0..12288), [0..100, 4096..12288]);
         Ok(())
     };
     assert_eq!(
-        streams.write((&write, true), 100..9000, || Ok(100), drop_pages),
+        streams.write(
+            (&write, true, true),
+            100..9000,
+            || Ok(100),
+            || Ok(drop_pages)
+        ),
         Ok(100)
     );
     assert_eq!(write_back(&both, 0..16384), [0..16384], "it is finished");
@@ -163,7 +195,7 @@ fn fills_writebacks_and_applying_exclude_each_other() {
         });
         for _ in 0..300 {
             streams
-                .write((&write, true), 0..1, alone, |_, _| Ok(()))
+                .write((&write, true, true), 0..1, alone, || Ok(|_, _| Ok(())))
                 .unwrap();
         }
     });
@@ -180,7 +212,12 @@ fn a_cached_file_passes_the_page_cache_by_with_o_direct() {
             dropped.borrow_mut().push((offset, len_bytes));
             Ok(())
         };
-        let written = streams.write((&both, passes_by), 0..4096, || Ok(0), drop_pages);
+        let written = streams.write(
+            (&both, passes_by, false),
+            0..4096,
+            || Ok(0),
+            || Ok(drop_pages),
+        );
         assert_eq!(written, Ok(0));
         dropped.into_inner()
     };
