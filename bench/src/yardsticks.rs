@@ -53,7 +53,7 @@ fn serve<F: Filesystem>(filesystem: F, device: Device, mountpoint: &Path) -> Out
     let explain = |error: std::io::Error| format!("{}: {error}", mountpoint.display());
     let options = SessionOptions {
         workers: WORKERS,
-        transport: TransportChoice::from_environment(),
+        transport: TransportChoice::from_environment()?,
         ..SessionOptions::default()
     };
     let session = Session::start(filesystem, device, options).map_err(explain)?;

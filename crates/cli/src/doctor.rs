@@ -17,7 +17,7 @@ const IO_URING_DISABLED: &str = "/proc/sys/kernel/io_uring_disabled";
 /// Show what this machine offers to mounts, and what to do about what it lacks
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Needs no database, and changes nothing. Exit code 1: nobody can mount here.
+    after_help = "Needs no database, and changes nothing. Exit code 1: you cannot mount here.
 Example: larder doctor"
 )]
 pub(crate) struct DoctorArgs;
@@ -28,7 +28,7 @@ enum Grade {
     Good,
     /// Everything works without it.
     Better,
-    /// Nobody can mount.
+    /// Who asks cannot mount, and for root that means nobody.
     Needed,
 }
 
@@ -80,7 +80,7 @@ pub(crate) fn doctor(out: &mut Output) -> Result<()> {
         device(),
         helper(is_root),
         connections(),
-        io_uring(IoUringSupport::detect(), permitted.trim(), is_root),
+        io_uring(IoUringSupport::detect(), permitted.trim()),
     ];
     if out.is_json() {
         let all: Vec<Value> = findings.iter().map(as_json).collect();
@@ -91,12 +91,17 @@ pub(crate) fn doctor(out: &mut Output) -> Result<()> {
         }
     }
     let needed = findings.iter().find(|one| one.grade == Grade::Needed);
-    needed.map_or(Ok(()), |one| {
-        Err(Failure::Other(format!(
-            "nobody can mount here: {}; {}",
-            one.found, one.remedy
-        )))
-    })
+    needed.map_or(Ok(()), |one| Err(Failure::Other(verdict(one, is_root))))
+}
+
+/// What a needed finding comes to.
+fn verdict(Finding { found, remedy, .. }: &Finding, is_root: bool) -> String {
+    // Of others a user sees nothing here.
+    let who = match is_root {
+        true => "nobody can",
+        false => "you cannot",
+    };
+    format!("{who} mount here: {found}; {remedy}")
 }
 
 fn as_line(finding: &Finding) -> String {
@@ -174,53 +179,69 @@ fn connections() -> Finding {
 
 /// `permitted`: what the kernel says of io_uring in general: 0 everybody may, 1 root and a group, 2
 /// nobody.
-fn io_uring(support: IoUringSupport, permitted: &str, is_root: bool) -> Finding {
-    let lacks =
-        |found: &str, remedy: &str| Finding::lacks("io_uring", Grade::Better, found.into(), remedy);
-    match (support, permitted) {
-        (IoUringSupport::Missing, _) => lacks(
-            "the kernel cannot hand over requests by io_uring",
-            support.remedy(),
-        ),
-        (_, "2") => lacks(
-            "io_uring is forbidden",
-            "as root: 'sysctl kernel.io_uring_disabled=0'",
-        ),
-        (_, "1") if !is_root => lacks(
-            "io_uring is for root and the group of kernel.io_uring_group",
-            "as root: 'sysctl kernel.io_uring_disabled=0'",
-        ),
-        (IoUringSupport::Disabled, _) => lacks(
-            "the kernel could hand over requests by io_uring, and root has not allowed it",
-            support.remedy(),
-        ),
-        (IoUringSupport::Enabled, _) => Finding::good(
-            "io_uring",
-            "new mounts with '-o transport=io_uring' get their requests by it",
-        ),
-    }
+fn io_uring(support: IoUringSupport, permitted: &str) -> Finding {
+    let found = match support {
+        IoUringSupport::Enabled => {
+            return Finding::good(
+                "io_uring",
+                "new mounts with '-o transport=io_uring' get their requests by it",
+            );
+        }
+        IoUringSupport::Missing => "the kernel cannot hand over requests by io_uring".into(),
+        IoUringSupport::Refused(_) if permitted == "2" => "io_uring is forbidden".into(),
+        IoUringSupport::Refused(_) if permitted == "1" => {
+            "io_uring is for root and the group of kernel.io_uring_group".into()
+        }
+        IoUringSupport::Refused(error) => format!("this process gets no io_uring ({error:?})"),
+        IoUringSupport::Faulty => "this version of the kernel may use memory that it has freed \
+             when a mount is aborted whose requests come by io_uring (CVE-2025-68805), so \
+             '-o transport=auto' does without"
+            .into(),
+        IoUringSupport::Disabled => {
+            "the kernel could hand over requests by io_uring, and root has not allowed it".into()
+        }
+    };
+    Finding::lacks("io_uring", Grade::Better, found, support.remedy())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use larder_fuse::Errno;
 
     #[test]
     fn what_is_missing_has_a_remedy() {
-        let remedy = |support, permitted, is_root| io_uring(support, permitted, is_root).remedy;
-        let enable = remedy(IoUringSupport::Disabled, "0", true);
+        let line = |support, permitted| as_line(&io_uring(support, permitted));
+        let enable = line(IoUringSupport::Disabled, "0");
         assert!(
             enable.contains("/sys/module/fuse/parameters/enable_uring")
                 && enable.contains("fuse.enable_uring=1"),
             "{enable}"
         );
-        assert!(remedy(IoUringSupport::Missing, "", true).contains("6.14"));
-        assert!(remedy(IoUringSupport::Enabled, "2", true).contains("sysctl"));
-        assert!(remedy(IoUringSupport::Enabled, "1", false).contains("sysctl"));
-        for (permitted, is_root) in [("0", false), ("", false), ("1", true)] {
-            let finding = io_uring(IoUringSupport::Enabled, permitted, is_root);
-            assert_eq!((finding.grade, finding.remedy.as_str()), (Grade::Good, ""));
-        }
+        assert!(line(IoUringSupport::Missing, "").contains("6.14"));
+        let refused = IoUringSupport::Refused(Errno::EPERM);
+        let forbidden = line(refused, "2");
+        assert!(forbidden.contains("forbidden") && forbidden.contains("sysctl"));
+        assert!(line(refused, "1").contains("io_uring_group"));
+        assert!(line(refused, "0").contains("seccomp"));
+        let faulty = line(IoUringSupport::Faulty, "0");
+        assert!(faulty.contains("CVE-2025-68805") && faulty.contains("6.18.3"));
+        let finding = io_uring(IoUringSupport::Enabled, "0");
+        assert_eq!((finding.grade, finding.remedy.as_str()), (Grade::Good, ""));
+    }
+
+    #[test]
+    fn whoever_cannot_mount_is_told_who() {
+        let finding = Finding::lacks("fuse", Grade::Needed, "it is not there".into(), "load it");
+        let told = |is_root| verdict(&finding, is_root);
+        assert_eq!(
+            told(true),
+            "nobody can mount here: it is not there; load it"
+        );
+        assert_eq!(
+            told(false),
+            "you cannot mount here: it is not there; load it"
+        );
     }
 
     #[test]

@@ -240,7 +240,8 @@ impl Settings {
     }
 
     /// The options of the mount. [`larder::ErrorKind::InvalidInput`] when the maps of ids
-    /// contradict one another, or history is to be shown in the past.
+    /// contradict one another, history is to be shown in the past, or `LARDER_TRANSPORT` names no
+    /// transport.
     pub(crate) fn mount_options(&self) -> larder::Result<MountOptions> {
         let defaults = MountOptions::default();
         if self.as_of.is_some() && self.history == Some(HistoryListing::Shown) {
@@ -265,7 +266,10 @@ impl Settings {
             has_metrics: self.metrics.is_some(),
             shares_locks: self.shares_locks.unwrap_or(defaults.shares_locks),
             threads: self.threads.map_or(defaults.threads, usize::from),
-            transport: self.transport.unwrap_or(defaults.transport),
+            transport: match self.transport {
+                Some(transport) => transport,
+                None => transport_of_environment()?,
+            },
             cache_ttl: self.cache_ttl_ns.map_or(defaults.cache_ttl, |ns| {
                 Duration::from_nanos(ns.unsigned_abs())
             }),
@@ -277,6 +281,12 @@ impl Settings {
             },
         })
     }
+}
+
+/// How requests of a mount come that was not told.
+pub(crate) fn transport_of_environment() -> larder::Result<TransportChoice> {
+    TransportChoice::from_environment()
+        .map_err(|told| larder::Error::new(larder::ErrorKind::InvalidInput, told))
 }
 
 fn ids(name: &str, squash: Option<u32>, ranges: &[Range]) -> larder::Result<Ids> {

@@ -18,6 +18,7 @@ use crate::databases::{await_mounts, open_database};
 use crate::error::{At, Failure, Result, warn};
 use crate::output::Output;
 use crate::privileges;
+use crate::settings::transport_of_environment;
 use crate::txn::tell;
 use crate::txn_args::RunArgs;
 use larder::directory::DatabaseDir;
@@ -202,6 +203,7 @@ fn mount_view(workspace: &Path, dir: &Path) -> Result<Mounted> {
     }
     let options = MountOptions {
         is_private: true,
+        transport: transport_of_environment().at(cannot)?,
         ..MountOptions::default()
     };
     let database = open_database(workspace, &format!("txn run at {}", dir.display()))?;

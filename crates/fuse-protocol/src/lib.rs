@@ -56,6 +56,7 @@ mod rings;
 mod service;
 mod session;
 mod stop;
+mod support;
 mod transport;
 mod values;
 mod wire;
@@ -77,7 +78,8 @@ pub use opcode::Opcode;
 pub use reply::{DirectoryPlusReply, DirectoryReply};
 pub use request::{Extensions, Request, SecurityContext};
 pub use session::{Negotiated, Session, SessionOptions};
-pub use transport::{IoUringSupport, TransportChoice};
+pub use support::IoUringSupport;
+pub use transport::TransportChoice;
 pub use values::{
     Attr, AttrReply, Entry, FileType, HandleNumber, IoctlReply, Lock, LockOwner, NodeNumber,
     Opened, Statfs, StatxReply, TimeOrNow, Written,

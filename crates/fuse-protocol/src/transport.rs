@@ -3,14 +3,14 @@
 use crate::errno::Errno;
 use crate::flags::InitFlags;
 use crate::rings::{RingLimits, Rings};
+use crate::support::{IoUringSupport, kernel_is_faulty};
 use std::io;
-
-const PARAMETER_PATH: &str = "/sys/module/fuse/parameters/enable_uring";
 
 /// How requests shall come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TransportChoice {
-    /// By io_uring if the kernel offers it and rings can be made, otherwise by `/dev/fuse`.
+    /// By io_uring if the kernel offers it, rings can be made, and it is not
+    /// [`IoUringSupport::Faulty`]; otherwise by `/dev/fuse`.
     Auto,
     /// By `/dev/fuse`.
     #[default]
@@ -19,24 +19,13 @@ pub enum TransportChoice {
     IoUring,
 }
 
-/// Whether the kernel hands over requests by io_uring.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum IoUringSupport {
-    /// It cannot: it is older than 6.14, or built without.
-    Missing,
-    /// It can, and root has not allowed it.
-    Disabled,
-    /// New mounts may have it.
-    Enabled,
-}
-
 /// What people call them.
 const NAMES: [(&str, TransportChoice); 3] = [
     ("auto", TransportChoice::Auto),
     ("device", TransportChoice::Device),
     ("io_uring", TransportChoice::IoUring),
 ];
-/// The choice where nobody has made one: for suites that run over each.
+/// See [`TransportChoice::from_environment`].
 const VARIABLE: &str = "LARDER_TRANSPORT";
 
 impl TransportChoice {
@@ -52,44 +41,19 @@ impl TransportChoice {
         found.map_or("", |(name, _)| name)
     }
 
-    /// What the variable `LARDER_TRANSPORT` says, or else the default.
-    pub fn from_environment() -> TransportChoice {
-        let Ok(name) = std::env::var(VARIABLE) else {
-            return TransportChoice::default();
-        };
-        TransportChoice::from_name(&name).unwrap_or_else(|| {
-            tracing::warn!("{VARIABLE}={name} says nothing; write auto, device or io_uring");
-            TransportChoice::default()
+    /// What the variable `LARDER_TRANSPORT` says, for programs that obey it: so suites run over
+    /// each. Without it the default. Errors: it says nothing that is known.
+    pub fn from_environment() -> Result<TransportChoice, String> {
+        match std::env::var_os(VARIABLE) {
+            None => Ok(TransportChoice::default()),
+            Some(value) => TransportChoice::from_variable(&value.to_string_lossy()),
+        }
+    }
+
+    fn from_variable(value: &str) -> Result<TransportChoice, String> {
+        TransportChoice::from_name(value).ok_or_else(|| {
+            format!("{VARIABLE}={value} says nothing; write auto, device or io_uring")
         })
-    }
-}
-
-impl IoUringSupport {
-    /// Of the running kernel.
-    pub fn detect() -> IoUringSupport {
-        match std::fs::read_to_string(PARAMETER_PATH) {
-            Ok(text) => IoUringSupport::from_parameter(&text),
-            Err(_) => IoUringSupport::Missing,
-        }
-    }
-
-    fn from_parameter(text: &str) -> IoUringSupport {
-        match text.trim() {
-            "Y" | "1" => IoUringSupport::Enabled,
-            _ => IoUringSupport::Disabled,
-        }
-    }
-
-    /// What to do to have it; empty where nothing is to be done.
-    pub fn remedy(self) -> &'static str {
-        match self {
-            IoUringSupport::Missing => "use Linux 6.14 or later, built with CONFIG_FUSE_IO_URING",
-            IoUringSupport::Disabled => {
-                "as root: 'echo 1 > /sys/module/fuse/parameters/enable_uring', or \
-                 'fuse.enable_uring=1' on the kernel's command line"
-            }
-            IoUringSupport::Enabled => "",
-        }
     }
 }
 
@@ -110,15 +74,23 @@ impl Transport {
         if choice == TransportChoice::Device {
             return Ok(Transport::Device);
         }
-        let prepared = match offers.contains(InitFlags::OVER_IO_URING) {
-            true => Rings::prepare(limits).map_err(cannot_make),
-            false => Err(io::Error::new(
-                io::ErrorKind::Unsupported,
-                format!(
-                    "the kernel does not offer FUSE over io_uring; {}",
-                    IoUringSupport::detect().remedy()
-                ),
+        let is_offered = offers.contains(InitFlags::OVER_IO_URING);
+        let prepared = match (is_offered, kernel_is_faulty()) {
+            (false, _) => Err(unsupported(
+                "the kernel does not offer FUSE over io_uring",
+                IoUringSupport::detect(),
             )),
+            (true, true) if choice == TransportChoice::Auto => Err(unsupported(
+                "the kernel has a fault",
+                IoUringSupport::Faulty,
+            )),
+            (true, is_faulty) => {
+                if is_faulty {
+                    let remedy = IoUringSupport::Faulty.remedy();
+                    tracing::warn!("an abort of this mount may harm the kernel; {remedy}");
+                }
+                Rings::prepare(limits).map_err(cannot_make)
+            }
         };
         match prepared {
             Ok(rings) => Ok(Transport::Rings(Box::new(rings))),
@@ -139,32 +111,31 @@ impl Transport {
     }
 }
 
+fn unsupported(found: &str, support: IoUringSupport) -> io::Error {
+    let remedy = support.remedy();
+    io::Error::new(io::ErrorKind::Unsupported, format!("{found}; {remedy}"))
+}
+
 fn cannot_make(error: Errno) -> io::Error {
-    let error = io::Error::from(error);
-    io::Error::new(
-        error.kind(),
-        format!(
-            "no rings can be made: {error}; see kernel.io_uring_disabled (sysctl) and the limit of \
-             open files"
-        ),
-    )
+    let found = format!("no rings can be made: {}", io::Error::from(error));
+    unsupported(&found, IoUringSupport::Refused(error))
+}
+
+/// For tests: this process is permitted no io_uring.
+#[cfg(test)]
+pub(crate) fn is_refused(support: IoUringSupport) -> bool {
+    let is_wanted = TransportChoice::from_environment() == Ok(TransportChoice::IoUring);
+    let is_permitted = match support {
+        IoUringSupport::Refused(error) => ![Errno::EPERM, Errno::ENOSYS].contains(&error),
+        _ => true,
+    };
+    assert!(is_permitted || !is_wanted, "LARDER_TRANSPORT asks for it");
+    !is_permitted
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_parameter_of_the_kernel_is_read() {
-        for (text, support) in [
-            ("Y\n", IoUringSupport::Enabled),
-            ("1", IoUringSupport::Enabled),
-            ("N\n", IoUringSupport::Disabled),
-        ] {
-            assert_eq!(IoUringSupport::from_parameter(text), support);
-        }
-        assert!(IoUringSupport::Disabled.remedy().contains("enable_uring"));
-    }
 
     #[test]
     fn every_choice_has_a_name() {
@@ -173,6 +144,9 @@ mod tests {
             assert_eq!(choice.name(), name);
         }
         assert_eq!(TransportChoice::from_name("uring"), None);
+        let device = TransportChoice::from_variable("device");
+        assert_eq!(device, Ok(TransportChoice::default()));
+        assert!(TransportChoice::from_variable("uring").is_err());
     }
 
     #[test]
@@ -198,9 +172,13 @@ mod tests {
             Ok(rings) => {
                 assert_eq!(rings.flags(), offered);
                 let auto = choose(TransportChoice::Auto, offered).unwrap();
-                assert_eq!(auto.flags(), offered);
+                assert_eq!(auto.flags() == offered, !kernel_is_faulty());
             }
-            Err(error) => println!("not run: {error}"),
+            Err(error) => {
+                let support = IoUringSupport::detect();
+                assert!(is_refused(support), "{error}, but {support:?}");
+                println!("not run: {error}");
+            }
         }
     }
 }

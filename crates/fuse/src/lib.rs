@@ -91,7 +91,7 @@ mod watch;
 
 pub use holders::{Holder, Remaining, find_holders, name_of};
 pub use idmap::{IdMap, IdRange, Ids, NewOwner, UNMAPPED};
-pub use larder_fuse_protocol::{IoUringSupport, TransportChoice};
+pub use larder_fuse_protocol::{Errno, IoUringSupport, TransportChoice};
 pub use metrics::{LATENCY_BOUNDS_NS, Metrics, MetricsSnapshot, OperationCounts};
 pub use mount::{Mounted, mount};
 pub use mountinfo::{MountInfo, find_all_mounts_of, find_mount, find_mounts_of, is_mounted};

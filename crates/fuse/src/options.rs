@@ -89,8 +89,7 @@ pub struct MountOptions {
     /// The mount is for a private mount namespace, in which it may lie over another one. Default:
     /// no.
     pub is_private: bool,
-    /// How the kernel's requests come. Default: what the variable `LARDER_TRANSPORT` says, or by
-    /// `/dev/fuse`.
+    /// How the kernel's requests come. Default: by `/dev/fuse`.
     pub transport: TransportChoice,
     /// Counts operations for [`crate::Monitor::metrics`]. Default: no; it costs a clock and a few
     /// atomics per operation.
@@ -116,7 +115,7 @@ impl Default for MountOptions {
             allows_idmap: false,
             shares_locks: true,
             is_private: false,
-            transport: TransportChoice::from_environment(),
+            transport: TransportChoice::default(),
             has_metrics: false,
         }
     }

@@ -16,21 +16,36 @@ use std::thread::{JoinHandle, ThreadId};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// Runs `test` over `/dev/fuse`, and over io_uring if the kernel offers it; otherwise says so.
+/// Runs `test` over `/dev/fuse`, and over io_uring if the kernel offers it; otherwise says so. Over
+/// one of the two where `LARDER_TRANSPORT` names it.
 pub fn over_each_transport(test: impl Fn(TransportChoice)) {
-    test(TransportChoice::Device);
-    if has_rings() {
+    let named = named();
+    if named != Some(TransportChoice::IoUring) {
+        test(TransportChoice::Device);
+    }
+    if named != Some(TransportChoice::Device) && has_rings() {
         test(TransportChoice::IoUring);
     }
 }
 
-/// Whether the kernel offers io_uring. Says so if it does not.
+/// Whether the kernel offers io_uring. Says so if it does not, and fails if `LARDER_TRANSPORT` asks
+/// for it.
 pub fn has_rings() -> bool {
     let support = IoUringSupport::detect();
     if support != IoUringSupport::Enabled {
+        let is_wanted = named() == Some(TransportChoice::IoUring);
+        assert!(
+            !is_wanted,
+            "LARDER_TRANSPORT asks for io_uring: {support:?}"
+        );
         println!("not run over io_uring: {}", support.remedy());
     }
     support == IoUringSupport::Enabled
+}
+
+/// What `LARDER_TRANSPORT` names.
+fn named() -> Option<TransportChoice> {
+    std::env::var_os("LARDER_TRANSPORT").map(|_| TransportChoice::from_environment().unwrap())
 }
 
 /// Waits until `is_so`.

@@ -1,7 +1,7 @@
 //! A database in a temporary directory, mounted by this process.
 
 use larder::{CreateOptions, Database, DatabaseOptions, Error, ErrorKind};
-use larder_fuse::{HistoryAccess, MountOptions, Mounted};
+use larder_fuse::{HistoryAccess, MountOptions, Mounted, TransportChoice};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -242,7 +242,10 @@ pub fn mount_at(
         usable,
         "these tests mount: they need /dev/fuse, and root or fusermount3 (package fuse3)"
     );
-    let mut options = MountOptions::default();
+    let mut options = MountOptions {
+        transport: TransportChoice::from_environment().expect("a transport"),
+        ..MountOptions::default()
+    };
     change(&mut options);
     larder_fuse::mount(database, place, &options)
 }

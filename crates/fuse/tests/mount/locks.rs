@@ -3,9 +3,8 @@
 
 #![allow(clippy::unwrap_used)] // Helpers of tests.
 
-use crate::common::{TestMount, database_path, shell};
+use crate::common::{TestMount, database_path, mount_at, shell};
 use larder::{Database, DatabaseOptions};
-use larder_fuse::MountOptions;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsRawFd;
@@ -98,8 +97,7 @@ fn serve() {
     };
     let path = database_path(&directory);
     let database = Database::open(&path, DatabaseOptions::default()).unwrap();
-    let options = MountOptions::default();
-    let mounted = larder_fuse::mount(database, &directory.join("second"), &options).unwrap();
+    let mounted = mount_at(database, &directory.join("second"), |_| {}).unwrap();
     std::io::stdin().lines().for_each(drop);
     mounted.unmounter().detach().unwrap();
     mounted.wait().unwrap();

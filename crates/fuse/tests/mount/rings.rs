@@ -23,6 +23,11 @@ fn cpus(task: &Path) -> Option<String> {
 fn no_thread_but_those_of_rings_is_bound_to_a_cpu() {
     let support = IoUringSupport::detect();
     if support != IoUringSupport::Enabled {
+        let is_wanted = TransportChoice::from_environment() == Ok(TransportChoice::IoUring);
+        assert!(
+            !is_wanted,
+            "LARDER_TRANSPORT asks for io_uring: {support:?}"
+        );
         println!("not run over io_uring: {}", support.remedy());
         return;
     }
