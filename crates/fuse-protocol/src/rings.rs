@@ -47,9 +47,14 @@
 //!
 //! # Limits
 //! A thread that a handler starts is bound like the one that starts it, whatever the request: it
-//! has to leave the binding itself. A signal for a
-//! caller whose request waits in the kernel for an entry is never told to the server: the kernel
-//! tells of those that were handed over. With entries in reserve none waits there.
+//! has to leave the binding itself.
+//!
+//! A signal is told to the server if its caller's request has been handed over (`FR_SENT`), or is
+//! taken back if it still waits for an entry (`FR_PENDING`, signals that kill). Between the two,
+//! while the thread of the entry is on its way to copy it, the kernel tells nobody, and never does
+//! later: a caller that waits for a lock then cannot even be killed until the lock is free. It is a
+//! gap of microseconds. A signal that does not kill is also lost while the request waits for an
+//! entry; with entries in reserve none waits there.
 
 mod cpus;
 mod descriptors;

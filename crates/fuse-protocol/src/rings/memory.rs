@@ -1,7 +1,7 @@
 //! Memory that is mapped: what an io_uring shares with the kernel, and what requests come in.
 
 use crate::errno::Errno;
-use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use std::ffi::c_void;
 use std::os::fd::OwnedFd;
 use std::ptr::{NonNull, null_mut};
@@ -17,7 +17,16 @@ impl Memory {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         // SAFETY: a new mapping, at a place that the kernel chooses.
         let at = unsafe { mmap_anonymous(null_mut(), len_bytes, PROTECTION, flags) }?;
-        Ok(Memory(Mapping::of(at, len_bytes)?))
+        let memory = Mapping::of(at, len_bytes)?;
+        // Else a small request might cost 2 MiB, and a dump of this process hold what users wrote.
+        for advice in [Advice::LinuxNoHugepage, Advice::LinuxDontDump] {
+            // SAFETY: neither changes what the memory holds.
+            match unsafe { madvise(at, len_bytes, advice) } {
+                Ok(()) => {}
+                Err(error) => tracing::debug!("{advice:?} is not obeyed: {error}"),
+            }
+        }
+        Ok(Memory(memory))
     }
 
     pub(super) fn bytes(&mut self) -> &mut [u8] {
@@ -78,6 +87,7 @@ impl Drop for Mapping {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::Path;
 
     #[test]
     fn memory_is_zeroed_and_aligned() {
@@ -86,5 +96,24 @@ mod tests {
         memory.bytes().fill(7);
         assert_eq!(memory.bytes().len(), 3 * 4096);
         assert_eq!(memory.bytes().as_ptr().addr() % 4096, 0, "PROTOCOL-2");
+    }
+
+    #[test]
+    fn memory_of_users_is_not_dumped_and_not_huge() {
+        let mut memory = Memory::new(3 * 4096).unwrap();
+        let at = memory.bytes().as_ptr().addr();
+        let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let bounds = |line: &str| {
+            let (first, rest) = line.split_once('-')?;
+            let end = rest.split(' ').next()?;
+            let number = |text| usize::from_str_radix(text, 16).ok();
+            Some(number(first)?..number(end)?)
+        };
+        let mut lines = maps.lines();
+        assert!(lines.any(|line| bounds(line).is_some_and(|range| range.contains(&at))));
+        let flags = lines.find(|line| line.starts_with("VmFlags:")).unwrap();
+        assert!(flags.contains(" dd"), "{flags}");
+        let has_huge = Path::new("/sys/kernel/mm/transparent_hugepage").exists();
+        assert!(!has_huge || flags.contains(" nh"), "{flags}");
     }
 }

@@ -10,10 +10,12 @@ use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::fs::{self, File, OpenOptions};
 use std::io::Read;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 const RING: TransportChoice = TransportChoice::IoUring;
 /// The directory that another test has this program serve.
@@ -155,6 +157,87 @@ fn a_herd_of_waits_on_one_quiet_cpu_is_served() {
         waiter.wait().unwrap();
     }
     until("PROTOCOL-3: all end", || counts() == (WAITERS, WAITERS));
+}
+
+/// Waits for a lock of `file`, until it has it (true) or a signal comes.
+fn wait_for_lock(file: &File) -> bool {
+    // SAFETY: it has no preconditions.
+    let error = match unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX) } {
+        0 => return true,
+        _ => std::io::Error::last_os_error(),
+    };
+    assert_eq!(error.raw_os_error(), Some(libc::EINTR), "{error}");
+    false
+}
+
+/// The kernel tells nobody of a signal that comes while it hands the request over: after the queue,
+/// before the server has it. Such a waiter is freed with the lock. All others are, by the signal.
+#[test]
+fn signals_that_come_straight_after_a_wait_begins_are_told_but_for_those_in_the_gap() {
+    const ROUNDS: u32 = 300;
+    if !has_rings() {
+        return;
+    }
+    // Without SA_RESTART: a signal ends a wait.
+    // SAFETY: the handler does nothing; the structure is plain data, for which zero is valid.
+    unsafe {
+        extern "C" fn nothing(_: i32) {}
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = nothing as *const () as usize;
+        libc::sigaction(libc::SIGUSR1, &action, std::ptr::null_mut());
+    }
+    let (filesystem, seen) = Waits::new();
+    let mounted = mounted_with(filesystem, RING, (4, 256));
+    let (mut told_count, mut untold_count) = (0, 0);
+    for round in 0..ROUNDS {
+        let file = File::open(mounted.path("file")).unwrap();
+        let (sender, begins) = std::sync::mpsc::channel();
+        let waiter = std::thread::spawn(move || {
+            // SAFETY: it has no preconditions.
+            sender.send(unsafe { libc::pthread_self() }).unwrap();
+            wait_for_lock(&file)
+        });
+        let thread = begins.recv().unwrap();
+        let signal = || {
+            // SAFETY: the thread is not joined yet, so its number is its own.
+            assert_eq!(unsafe { libc::pthread_kill(thread, libc::SIGUSR1) }, 0);
+        };
+        let began = Instant::now();
+        let pause = Duration::from_micros(u64::from(round));
+        while began.elapsed() < pause {
+            std::hint::spin_loop();
+        }
+        signal();
+        let ends_within = |time| {
+            let began = Instant::now();
+            while !waiter.is_finished() && began.elapsed() < time {
+                std::thread::sleep(Duration::from_micros(100));
+            }
+            waiter.is_finished()
+        };
+        // The signal may have come before the wait: then the second one is the first of it.
+        let is_told = ends_within(Duration::from_millis(100)) || {
+            signal();
+            ends_within(Duration::from_millis(500))
+        };
+        if !is_told {
+            seen.let_go();
+        }
+        assert_eq!(waiter.join().unwrap(), !is_told, "PROTOCOL-3: {round}");
+        seen.lets_go.store(false, Ordering::SeqCst);
+        told_count += u32::from(is_told);
+        untold_count += u32::from(!is_told);
+    }
+    println!("{told_count} were told, {untold_count} came in the kernel's gap");
+    let interrupts = seen.interrupts.load(Ordering::SeqCst);
+    assert_eq!(
+        interrupts, told_count,
+        "PROTOCOL-3: who ended by a signal was told of it"
+    );
+    assert!(
+        untold_count < ROUNDS / 10,
+        "{untold_count}: it is a gap of microseconds"
+    );
 }
 
 #[test]

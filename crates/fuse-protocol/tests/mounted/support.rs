@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
-use std::thread::{JoinHandle, ThreadId};
+use std::thread::{JoinHandle, Thread, ThreadId};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -180,8 +180,10 @@ pub struct Waits {
 pub struct Seen {
     pub waits: AtomicU32,
     pub interrupts: AtomicU32,
-    /// Looking for "slow" ends.
+    /// Looking for "slow" ends, and so do waits for locks.
     pub lets_go: AtomicBool,
+    /// Those who wait for locks.
+    pub waiters: Mutex<Vec<Thread>>,
     pub slow: AtomicU32,
     /// The threads that have looked up names.
     pub threads: Mutex<HashSet<ThreadId>>,
@@ -225,6 +227,16 @@ fn attr(node: NodeNumber) -> Attr {
 }
 
 impl Seen {
+    /// Everybody who waits for a lock gets it, from now on.
+    pub fn let_go(&self) {
+        self.lets_go.store(true, Ordering::SeqCst);
+        self.waiters
+            .lock()
+            .unwrap()
+            .drain(..)
+            .for_each(|waiter| waiter.unpark());
+    }
+
     fn note_cpus(&self, what: &'static str) {
         let count = sched_getaffinity(None).unwrap().count();
         self.cpu_counts.lock().unwrap().insert(what, count);
@@ -299,8 +311,13 @@ impl Filesystem for Waits {
 
     fn setlkw(&self, call: &mut Call<'_, ()>, lock: LockRequest) -> Result<(), Errno> {
         assert!(lock.is_flock);
+        let thread = std::thread::current();
+        self.seen.waiters.lock().unwrap().push(thread);
         self.seen.waits.fetch_add(1, Ordering::SeqCst);
         while !call.is_interrupted() {
+            if self.seen.lets_go.load(Ordering::SeqCst) {
+                return Ok(());
+            }
             call.park(None);
         }
         self.seen.interrupts.fetch_add(1, Ordering::SeqCst);
