@@ -394,10 +394,25 @@ fn settings_that_make_no_sense_are_refused_before_anything_happens() {
 #[test]
 fn the_log_has_the_level_that_was_asked_for() {
     let place = Place::new();
-    for (level, lines) in [("error", 0), ("info", 2)] {
+    for (level, lines) in [("error", 0), ("info", 3)] {
         let mut mount = serve(&place, &["--log", level], |_| {});
         mount.signal(Signal::TERM);
         let (code, said) = mount.end();
         assert_eq!((code, said.lines().count()), (Some(0), lines), "{said}");
+        let names_transport = said.contains("requests come by ");
+        assert_eq!(names_transport, level == "info", "{said}");
     }
+}
+
+#[test]
+fn a_transport_that_the_environment_does_not_name_rightly_is_refused() {
+    let place = Place::new();
+    let mut command = place.command(&["mount", "--create", "a.larder", "mnt"]);
+    let refused = command.env("LARDER_TRANSPORT", "uring").output().unwrap();
+    let said = String::from_utf8(refused.stderr).unwrap();
+    assert!(!refused.status.success(), "{said}");
+    assert!(
+        said.contains("LARDER_TRANSPORT=uring says nothing"),
+        "{said}"
+    );
 }

@@ -189,8 +189,9 @@ pub const VERBS: [Verb; 99] = [
 ];
 
 /// Verbs that open no database that they are given.
-const OPENS_NOTHING: [&str; 6] = [
+const OPENS_NOTHING: [&str; 7] = [
     "completions",
+    "doctor",
     "snapshot keygen",
     // The laboratory opens databases that it has made itself, and measures for minutes.
     "lab run",
