@@ -109,15 +109,16 @@ usage: cargo xtask bench [VERB] [FLAGS]
   --processes N      txn: only small transactions of N processes, beside one process
   --abort            txn: only what others feel of a transaction that writes 5 GB and fails, and \
   what it leaves
-  --stub             mount: every part also on a filesystem that answers from memory";
+  --stub             mount: every part also on a filesystem that answers from memory
+  --rings            mount: create, sync, read and stream also with requests by io_uring";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let outcome = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         [COUNT, database, transactions] => count(database, transactions),
         [WRITE, directory, bytes, code] => write(directory, bytes, code, None),
-        [WRITE, directory, bytes, code, begun] => write(directory, bytes, code, Some(begun)),
-        [SERVE_MEMORY, mountpoint] => serve_memory(mountpoint),
+        [SERVE_MEMORY, mountpoint] => serve_memory(mountpoint, None),
+        [SERVE_MEMORY, "--transport", name, mountpoint] => serve_memory(mountpoint, Some(name)),
         [SERVE_PASSTHROUGH, directory, mountpoint] => serve_passthrough(directory, mountpoint),
         ref rest => run(rest),
     };
@@ -235,6 +236,7 @@ fn parse<'a>(arguments: &[&'a str]) -> Result<(&'a str, Options, Option<&'a str>
             "--processes" => options.processes = Some(number(value()?)?.max(1)),
             "--abort" => options.is_abort = true,
             "--stub" => options.is_stub = true,
+            "--rings" => options.has_rings = true,
             "--side" => options.side = Some(value()?.to_owned()),
             _ => return Err(format!("bench does not know '{flag}'\n{USAGE}")),
         }

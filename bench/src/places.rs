@@ -26,6 +26,10 @@ pub const LARDER: &str = "Larder";
 pub const PLAIN: &str = "ext4";
 /// An empty filesystem in memory, served with the same library and options: what FUSE allows.
 pub const FLOOR: &str = "floor";
+/// Larder with requests by io_uring, and the floor with them.
+const LARDER_RING: &str = "Larder, ring";
+const FLOOR_RING: &str = "floor, ring";
+const RING: &str = "io_uring";
 /// A FUSE filesystem that only passes on to the plain one.
 const PASSTHROUGH: &str = "passthrough";
 /// A JuiceFS with its names in SQLite and its content in local files.
@@ -66,14 +70,28 @@ impl Place {
 
     /// A new database below `at`, whose segments have grown by `grown_bytes` already, mounted.
     pub fn larder(larder: &Larder, at: &Path, grown_bytes: u64) -> Result<Place, String> {
-        let database = at.join("bench.larder");
+        Place::larder_as(LARDER, larder, at, ("larder", grown_bytes))
+    }
+
+    /// The same with requests by io_uring.
+    pub fn larder_ring(larder: &Larder, at: &Path, grown_bytes: u64) -> Result<Place, String> {
+        Place::larder_as(LARDER_RING, &larder.over(RING), at, ("ring", grown_bytes))
+    }
+
+    fn larder_as(
+        name: &'static str,
+        larder: &Larder,
+        at: &Path,
+        (below, grown_bytes): (&str, u64),
+    ) -> Result<Place, String> {
+        let database = at.join(format!("bench-{below}.larder"));
         let api: Box<dyn Side> = Box::new(Api::create(&database, None)?);
         grow(&*api, grown_bytes)?;
         api.close()?;
-        let root = make_directory(at, "larder")?;
+        let root = make_directory(at, below)?;
         let mount = Some(larder.mount(&database, &root)?);
         Ok(Place {
-            name: LARDER,
+            name,
             root,
             server: Server::Larder {
                 larder: larder.clone(),
@@ -87,6 +105,23 @@ impl Place {
     pub fn floor(at: &Path) -> Result<Place, String> {
         let root = make_directory(at, "floor")?;
         Place::yardstick(FLOOR, root, &[OsStr::new(SERVE_MEMORY)])
+    }
+
+    /// The same with requests by io_uring.
+    pub fn floor_ring(at: &Path) -> Result<Place, String> {
+        let root = make_directory(at, "floor-ring")?;
+        let verb = [SERVE_MEMORY, "--transport", RING].map(OsStr::new);
+        Place::yardstick(FLOOR_RING, root, &verb)
+    }
+
+    /// Whether it is one that answers from memory.
+    pub fn is_floor(&self) -> bool {
+        [FLOOR, FLOOR_RING].contains(&self.name)
+    }
+
+    /// Whether it is Larder.
+    pub fn is_larder(&self) -> bool {
+        matches!(self.server, Server::Larder { .. })
     }
 
     /// A filesystem that passes on to a directory below `at`.

@@ -40,6 +40,8 @@ pub struct Options {
     pub is_abort: bool,
     /// Every part of `mount` also on a filesystem that answers from memory.
     pub is_stub: bool,
+    /// Parts of `mount` also with requests by io_uring.
+    pub has_rings: bool,
 }
 
 impl Options {

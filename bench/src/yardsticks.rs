@@ -14,7 +14,7 @@ use larder_fuse_protocol::{
 use super::passthrough::Passthrough;
 use xtask::Outcome;
 
-/// The hidden verb for a filesystem in memory: `serve-memory MOUNTPOINT`.
+/// The hidden verb for a filesystem in memory: `serve-memory [--transport NAME] MOUNTPOINT`.
 pub const SERVE_MEMORY: &str = "serve-memory";
 /// The hidden verb for one that passes on: `serve-passthrough DIRECTORY MOUNTPOINT`.
 pub const SERVE_PASSTHROUGH: &str = "serve-passthrough";
@@ -24,16 +24,21 @@ const READAHEAD_KIB: u32 = 1024;
 const WORKERS: usize = 16;
 
 /// Serves an empty filesystem in memory.
-pub fn serve_memory(mountpoint: &str) -> Outcome {
+pub fn serve_memory(mountpoint: &str, transport: Option<&str>) -> Outcome {
+    let transport = match transport {
+        Some(name) => TransportChoice::from_name(name).ok_or("no such transport")?,
+        None => TransportChoice::from_environment()?,
+    };
     let (device, mountpoint) = mounted(mountpoint, "memory")?;
-    serve(MemoryFilesystem::default(), device, &mountpoint)
+    serve(MemoryFilesystem::default(), device, &mountpoint, transport)
 }
 
 /// Serves what is in `directory`.
 pub fn serve_passthrough(directory: &str, mountpoint: &str) -> Outcome {
     let (device, mountpoint) = mounted(mountpoint, directory)?;
     let filesystem = Passthrough::new(Path::new(directory), device.clone());
-    serve(filesystem, device, &mountpoint)
+    let transport = TransportChoice::from_environment()?;
+    serve(filesystem, device, &mountpoint, transport)
 }
 
 fn mounted(mountpoint: &str, source: &str) -> Result<(Device, PathBuf), String> {
@@ -49,11 +54,16 @@ fn mounted(mountpoint: &str, source: &str) -> Result<(Device, PathBuf), String> 
     Ok((device, path))
 }
 
-fn serve<F: Filesystem>(filesystem: F, device: Device, mountpoint: &Path) -> Outcome {
+fn serve<F: Filesystem>(
+    filesystem: F,
+    device: Device,
+    mountpoint: &Path,
+    transport: TransportChoice,
+) -> Outcome {
     let explain = |error: std::io::Error| format!("{}: {error}", mountpoint.display());
     let options = SessionOptions {
         workers: WORKERS,
-        transport: TransportChoice::from_environment()?,
+        transport,
         ..SessionOptions::default()
     };
     let session = Session::start(filesystem, device, options).map_err(explain)?;

@@ -22,6 +22,8 @@ const BUSY: Duration = Duration::from_secs(5);
 #[derive(Debug, Clone)]
 pub struct Larder {
     path: PathBuf,
+    /// How the requests of its mounts come, if not as by default.
+    transport: Option<&'static str>,
 }
 
 /// How it is built.
@@ -45,7 +47,18 @@ impl Larder {
                 workspace.target.join("release").join("larder")
             }
         };
-        Ok(Larder { path })
+        Ok(Larder {
+            path,
+            transport: None,
+        })
+    }
+
+    /// The same, whose mounts have their requests by `transport`.
+    pub fn over(&self, transport: &'static str) -> Larder {
+        Larder {
+            transport: Some(transport),
+            ..self.clone()
+        }
     }
 
     /// Where it was built.
@@ -60,7 +73,11 @@ impl Larder {
 
     /// Starts `larder mount` in the foreground, and returns once it serves.
     pub fn mount(&self, database: &Path, directory: &Path) -> Result<Mount, String> {
-        let arguments = [OsStr::new("mount"), database.as_ref(), directory.as_ref()];
+        let option = (self.transport).map(|transport| format!("transport={transport}"));
+        let mut arguments = vec![OsStr::new("mount"), database.as_ref(), directory.as_ref()];
+        if let Some(option) = &option {
+            arguments.extend([OsStr::new("-o"), option.as_ref()]);
+        }
         let mut served = Served::start(&self.path, &arguments, directory, Stdio::piped())?;
         // What is unmounted before it has said so is a mount that failed.
         served.wait_for_line()?;

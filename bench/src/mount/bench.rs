@@ -35,7 +35,17 @@ impl Bench<'_> {
         if self.options().is_stub {
             places.push(Place::floor(at)?);
         }
+        self.add_rings(&mut places, at, grown_bytes)?;
         Ok(places)
+    }
+
+    /// With `--rings`: both that are served by us, with requests by io_uring.
+    pub fn add_rings(&self, places: &mut Vec<Place>, at: &Path, grown_bytes: u64) -> Outcome {
+        if self.options().has_rings {
+            places.push(Place::larder_ring(&self.larder, at, grown_bytes)?);
+            places.push(Place::floor_ring(at)?);
+        }
+        Ok(())
     }
 
     /// The same, and the filesystem in memory always.

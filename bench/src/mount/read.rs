@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::bench::{Bench, figures};
 use crate::load::{Ending, Load};
-use crate::places::{FLOOR, LARDER, PLAIN, close};
+use crate::places::{FLOOR, PLAIN, close};
 use crate::report::{Goal, Report};
 use xtask::Outcome;
 
@@ -47,16 +47,16 @@ pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
             load.write(&root, Ending::Close)?;
             place.settle()?;
             if place.name != PLAIN {
-                match place.name {
-                    LARDER => place.mount_anew()?,
-                    _ => bench.setting.cool()?,
+                match place.is_larder() {
+                    true => place.mount_anew()?,
+                    false => bench.setting.cool()?,
                 }
                 let turn = place.measure(|| read(&mut load, &root, 1))?;
                 figures.add(first, index, turn);
             }
             let turn = place.measure(|| read(&mut load, &root, PASSES))?;
             figures.add(again, index, turn);
-            if place.name != FLOOR {
+            if !place.is_floor() {
                 place.mount_anew()?;
                 bench.setting.cool()?;
                 let turn = place.measure(|| read(&mut load, &root, 1))?;

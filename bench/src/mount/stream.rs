@@ -34,6 +34,7 @@ pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
     if bench.options().is_stub {
         places.push(Place::floor(at.path())?);
     }
+    bench.add_rings(&mut places, at.path(), grown_bytes)?;
     let limit = Place::passthrough(at.path())?;
     let passes_on = limit.passes_on()?;
     let fio_bytes = FIO_BYTES.min(total as u64);
