@@ -34,7 +34,8 @@
 //!   (`PROTOCOL-4`). Workers are hired when they are first needed, and stay until the end.
 //! * `RING-4` An entry that is lost ends the session with an error, and so does a thread that
 //!   panics: no request waits for nobody.
-//! * `RING-5` All threads end when the mount has ended, is aborted, or the session is over.
+//! * `RING-5` All threads end when the mount has ended, is aborted, or the session is over. Of a
+//!   server that is killed nothing is left when its descriptors are closed.
 //! * `RING-6` A thread is bound to the CPU of its queue while it serves small requests: caller and
 //!   server share a cache, and no other CPU has to be woken. Large and slow ones are served where
 //!   the scheduler likes, beside their caller, from before the handler on. Where binding is not
@@ -53,8 +54,9 @@
 //! taken back if it still waits for an entry (`FR_PENDING`, signals that kill). Between the two,
 //! while the thread of the entry is on its way to copy it, the kernel tells nobody, and never does
 //! later: a caller that waits for a lock then cannot even be killed until the lock is free. It is a
-//! gap of microseconds. A signal that does not kill is also lost while the request waits for an
-//! entry; with entries in reserve none waits there.
+//! gap of microseconds, and as long as a server is stopped (`SIGSTOP`) or gets no CPU: nobody who
+//! asks it meanwhile can be killed. A signal that does not kill is also lost while the request
+//! waits for an entry; with entries in reserve none waits there.
 
 mod cpus;
 mod descriptors;

@@ -192,7 +192,7 @@ pub fn mount(
         .spawn(move || server.run());
     mounted.server = Some(server.map_err(failed)?);
 
-    if let Err(error) = std::fs::metadata(&place) {
+    if let Err(error) = ask(&place) {
         // The server knows why, if it has ended already.
         let is_over = matches!(
             error.raw_os_error(),
@@ -206,6 +206,24 @@ pub fn mount(
     }
     raise_readahead(info.device, READAHEAD_KIB);
     Ok(mounted)
+}
+
+/// Waits until the mount answers. By a thread of its own (`FUSE-12`): a request that no thread of
+/// this process answers any more, since it was killed, keeps the one that waits for it from ending,
+/// and all that it shares.
+fn ask(place: &Path) -> io::Result<()> {
+    let asks = || {
+        if let Err(error) = leave_descriptors(None) {
+            tracing::debug!("who asks the mount shares its descriptors: {error}");
+        }
+        std::fs::metadata(place).map(drop)
+    };
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().spawn_scoped(scope, asks)?;
+        thread
+            .join()
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
 }
 
 /// A mount that is served by this process. Dropping it detaches the mount, without waiting.

@@ -1,9 +1,8 @@
 //! Memory that is mapped: what an io_uring shares with the kernel, and what requests come in.
 
 use crate::errno::Errno;
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use std::ffi::c_void;
-use std::os::fd::OwnedFd;
 use std::ptr::{NonNull, null_mut};
 
 const PROTECTION: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
@@ -13,7 +12,9 @@ const PROTECTION: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 pub(super) struct Memory(Mapping);
 
 impl Memory {
+    /// At least so many bytes.
     pub(super) fn new(len_bytes: usize) -> Result<Memory, Errno> {
+        let len_bytes = len_bytes.next_multiple_of(rustix::param::page_size());
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         // SAFETY: a new mapping, at a place that the kernel chooses.
         let at = unsafe { mmap_anonymous(null_mut(), len_bytes, PROTECTION, flags) }?;
@@ -34,18 +35,10 @@ impl Memory {
         // writes there it writes in calls of the one who has it (`ring`).
         unsafe { std::slice::from_raw_parts_mut(self.0.at.as_ptr().cast(), self.0.len_bytes) }
     }
-}
 
-/// Memory of a descriptor.
-#[derive(Debug)]
-pub(super) struct Shared(Mapping);
-
-impl Shared {
-    pub(super) fn new(fd: &OwnedFd, len_bytes: usize, offset: u64) -> Result<Shared, Errno> {
-        let flags = MapFlags::SHARED | MapFlags::POPULATE;
-        // SAFETY: a new mapping, at a place that the kernel chooses.
-        let at = unsafe { mmap(null_mut(), len_bytes, PROTECTION, flags, fd, offset) }?;
-        Ok(Shared(Mapping::of(at, len_bytes)?))
+    /// Where it begins: for the kernel.
+    pub(super) fn start(&self) -> NonNull<c_void> {
+        self.0.at
     }
 
     /// The `T` at so many bytes from its beginning.

@@ -1,17 +1,21 @@
 //! One io_uring, for one thread: it has commands for the device in flight, and watches whether the
 //! session is over. What is raw about the transport is here and in [`super::memory`].
 //!
+//! Its memory is ours, and the kernel keeps its pages (`NO_MMAP`). A mapping of the descriptor
+//! would keep the io_uring, and with it the device, until the last thread of a killed server has
+//! ended, which may wait for an answer of that very server (`FUSE-12` of `fuse`).
+//!
 //! The kernel fills memory of ours only while the thread that has the ring is in [`Ring::submit`]
 //! or [`Ring::wait`] (`DEFER_TASKRUN`).
 
-use super::memory::Shared;
+use super::memory::Memory;
 use crate::device::Device;
 use crate::errno::Errno;
 use crate::stop::Stop;
 use crate::wire;
 use rustix::io_uring::{
-    IORING_OFF_SQES, IoringEnterFlags, IoringOp, IoringRegisterOp, IoringSetupFlags,
-    io_uring_enter, io_uring_params, io_uring_register, io_uring_setup,
+    IoringEnterFlags, IoringOp, IoringRegisterOp, IoringSetupFlags, io_uring_enter,
+    io_uring_params, io_uring_ptr, io_uring_register, io_uring_setup,
 };
 use std::mem::offset_of;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -20,6 +24,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Names the watch; commands have 32 bits.
 const WATCH: u64 = u64::MAX;
+
+/// Before the completions of a ring, at most.
+const INDICES_BYTES: usize = 1024;
 
 /// What has happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,9 +40,10 @@ pub(super) enum Event {
 /// See the module. Made by any thread, used by the one that enables it.
 #[derive(Debug)]
 pub(super) struct Ring {
+    // First, so that it is closed before its memory goes.
     fd: OwnedFd,
-    indices: Shared,
-    entries: Shared,
+    indices: Memory,
+    entries: Memory,
     sq_tail_at: usize,
     cq_head_at: usize,
     cq_tail_at: usize,
@@ -48,17 +56,26 @@ impl Ring {
     /// For so many commands in flight.
     pub(super) fn new(command_max: u32) -> Result<Ring, Errno> {
         let mut params = io_uring_params::default();
-        params.flags = IoringSetupFlags::SQE128
+        let entry_count = (command_max as usize + 1).next_power_of_two();
+        let indices = Memory::new(INDICES_BYTES + 2 * entry_count * size_of::<Cqe>())?;
+        let entries = Memory::new(entry_count * size_of::<Sqe>())?;
+        params.cq_off.user_addr = io_uring_ptr::new(indices.start().as_ptr());
+        params.sq_off.user_addr = io_uring_ptr::new(entries.start().as_ptr());
+        params.flags = IoringSetupFlags::NO_MMAP
+            | IoringSetupFlags::SQE128
             | IoringSetupFlags::NO_SQARRAY
             | IoringSetupFlags::R_DISABLED
             | IoringSetupFlags::SINGLE_ISSUER
             | IoringSetupFlags::DEFER_TASKRUN;
-        // SAFETY: the flags name no other descriptor (ATTACH_WQ).
+        // SAFETY: the flags name no other descriptor (ATTACH_WQ), and both pieces of memory have
+        // room for as many as the kernel makes: a power of two, and twice as many.
         let fd = unsafe { io_uring_setup(command_max + 1, &mut params) }?;
-        let cqes_bytes = params.cq_entries as usize * size_of::<Cqe>();
-        let indices = Shared::new(&fd, params.cq_off.cqes as usize + cqes_bytes, 0)?;
-        let sqes_bytes = params.sq_entries as usize * size_of::<Sqe>();
-        let entries = Shared::new(&fd, sqes_bytes, IORING_OFF_SQES)?;
+        let is_as_expected = params.sq_entries as usize == entry_count
+            && params.cq_entries as usize == 2 * entry_count
+            && params.cq_off.cqes as usize <= INDICES_BYTES;
+        if !is_as_expected {
+            return Err(Errno::EPROTO);
+        }
         Ok(Ring {
             fd,
             indices,
@@ -278,6 +295,11 @@ mod tests {
         ring.enable().unwrap();
         ring.watch(&stop).unwrap();
         assert_eq!(ring.events().next(), None);
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        assert!(
+            !maps.contains("io_uring"),
+            "RING-5: it would outlive its descriptor"
+        );
         // No device of a mount.
         let device = Device::from(OwnedFd::from(tempfile::tempfile().unwrap()));
         ring.register_nothing(&device, 0).unwrap();
