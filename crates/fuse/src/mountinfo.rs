@@ -171,9 +171,14 @@ pub(crate) fn mounts_below(place: &Path) -> Result<Vec<PathBuf>, Error> {
 /// `dir` without symbolic links, also when a dead mount or one that keeps this user out is there.
 pub(crate) fn resolve(dir: &Path) -> Result<PathBuf, Error> {
     let resolved = match dir.canonicalize() {
-        // The last component cannot be examined, but the way to it can: a dead mount, or another
-        // user's, which keeps even root out.
-        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOTCONN | libc::EACCES)) => {
+        // The last component cannot be examined, but the way to it can: a mount that is dead or
+        // about to be, or another user's, which keeps even root out.
+        Err(error)
+            if matches!(
+                error.raw_os_error(),
+                Some(libc::ENOTCONN | libc::ECONNABORTED | libc::EACCES)
+            ) =>
+        {
             match (dir.parent(), dir.file_name()) {
                 (Some(parent), Some(name)) => {
                     let parent = if parent.as_os_str().is_empty() {
