@@ -389,7 +389,8 @@ impl Device for FileDevice {
     fn is_in_memory(&self, offset_bytes: u64, len_bytes: u64) -> bool {
         len_bytes >= LONG_READ_BYTES_MIN as u64
             && self.read_places.is_kept(offset_bytes)
-            && page_cache::has_all(&self.file, offset_bytes, len_bytes).unwrap_or(true)
+            && page_cache::has_all(&self.file, offset_bytes, len_bytes)
+                .unwrap_or_else(|| page_cache::has_page(&self.file, offset_bytes))
     }
 
     fn write_at(&self, offset_bytes: u64, bytes: &[u8]) -> io::Result<()> {

@@ -1,7 +1,9 @@
 //! What the host's kernel is asked about its page cache. Both are hints: where a kernel does not
 //! know them, speed is all that is lost.
 
+use rustix::io::{ReadWriteFlags, preadv2};
 use std::fs::File;
+use std::io::IoSliceMut;
 use std::os::fd::AsRawFd;
 
 /// `cachestat` of Linux 6.5, whose number is the same everywhere.
@@ -55,6 +57,14 @@ pub(crate) fn has_all(file: &File, offset_bytes: u64, len_bytes: u64) -> Option<
     (outcome == 0).then_some(found.cached == end - offset_bytes / page_bytes)
 }
 
+/// Whether the page cache has the page with `offset_bytes`, for kernels that tell no more. Asking
+/// has the kernel fetch one that is absent.
+pub(crate) fn has_page(file: &File, offset_bytes: u64) -> bool {
+    let mut byte = [0];
+    let slices = &mut [IoSliceMut::new(&mut byte)];
+    preadv2(file, slices, offset_bytes, ReadWriteFlags::NOWAIT).is_ok_and(|read| read == 1)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -83,9 +93,11 @@ mod tests {
         file.sync_data().unwrap();
         fadvise(&file, 0, None, Advice::DontNeed).unwrap();
         assert_eq!(has_all(&file, 0, 1 << 20), Some(false));
+        assert!(!has_page(&file, 700_000) && !has_page(&file, 1 << 20));
         fadvise(&file, 0, None, Advice::Random).unwrap();
         file.read_exact_at(&mut [0; 4096], 8192).unwrap();
         assert_eq!(has_all(&file, 8192, 4096), Some(true));
+        assert!(has_page(&file, 8192) && !has_page(&file, 1 << 20));
         assert_eq!(has_all(&file, 8191, 4096), Some(false));
     }
 }

@@ -194,7 +194,10 @@ impl Segment {
         self.check_range(start_block, block_count)?;
         let most = self.requests_in_flight_max();
         if most == 1 || block_count < PARALLEL_BLOCKS_MIN {
-            return self.read_request(source, start_block, bufs, checksums);
+            return match self.has_in_memory(source, start_block, checksums.len()) {
+                true => self.read_from_memory(start_block, bufs, checksums),
+                false => self.read_verified(source, start_block, bufs, checksums),
+            };
         }
         // Requests of equal length, so that all of them are long.
         let request_blocks = block_count.div_ceil(block_count.div_ceil(REQUEST_BLOCKS)) as usize;
@@ -203,18 +206,22 @@ impl Segment {
             .map(Mutex::new)
             .collect();
         let start_of = |at: usize| start_block + (at * request_blocks) as u64;
+        let is_there: Vec<bool> = (checksums.chunks(request_blocks).enumerate())
+            .map(|(at, part)| self.has_in_memory(source, start_of(at), part.len()))
+            .collect();
         // A thread more would cost what it copies.
-        let block_count_of = |at: usize| request_blocks.min(checksums.len() - at * request_blocks);
-        let is_there = |at| self.has_in_memory(source, start_of(at), block_count_of(at));
-        let in_flight = match (0..requests.len()).all(is_there) {
-            true => 1,
-            false => most,
+        let in_flight = match is_there.contains(&false) {
+            true => most,
+            false => 1,
         };
         run_parallel(requests.len(), in_flight, |at| {
             let mut slices = requests[at].lock().unwrap_or_else(PoisonError::into_inner);
             let first = at * request_blocks;
-            let end = checksums.len().min(first + request_blocks);
-            self.read_request(source, start_of(at), &mut slices, &checksums[first..end])
+            let checksums = &checksums[first..checksums.len().min(first + request_blocks)];
+            match is_there[at] {
+                true => self.read_from_memory(start_of(at), &mut slices, checksums),
+                false => self.read_verified(source, start_of(at), &mut slices, checksums),
+            }
         })
     }
 
@@ -223,23 +230,20 @@ impl Segment {
         source == Source::Any && self.device.is_in_memory(at, len_bytes)
     }
 
-    /// Reads in one request, or from memory, and verifies.
-    fn read_request(
+    /// Reads and verifies part by part.
+    fn read_from_memory(
         &self,
-        source: Source,
         start_block: u64,
         bufs: &mut [IoSliceMut<'_>],
         checksums: &[Checksum],
     ) -> Result<(), SegmentError> {
-        if !self.has_in_memory(source, start_block, checksums.len()) {
-            return self.read_verified(source, start_block, bufs, checksums);
-        }
         let parts = cut_slices(bufs, VERIFIED_BLOCKS).into_iter();
         for (at, mut part) in parts.enumerate() {
             let first = at * VERIFIED_BLOCKS;
             let end = checksums.len().min(first + VERIFIED_BLOCKS);
             let start_block = start_block + first as u64;
-            self.read_verified(source, start_block, &mut part, &checksums[first..end])?;
+            let checksums = &checksums[first..end];
+            self.read_verified(Source::Any, start_block, &mut part, checksums)?;
         }
         Ok(())
     }

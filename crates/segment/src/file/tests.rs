@@ -259,3 +259,61 @@ fn a_host_without_direct_requests_is_served_through_the_page_cache() {
     assert!(found[..] == bytes[..]);
     assert_eq!(device.requests_in_flight_max(), 1);
 }
+
+/// New content goes through the page cache beside moves that do not, in blocks that lie next to
+/// each other. The kernel keeps many blocks in one piece of memory; where it could not drop one
+/// after a direct write, the next flush would fail.
+#[test]
+fn cached_and_direct_writes_side_by_side_disturb_each_other_in_nothing() {
+    const PART: usize = 132 << 10;
+    const PARTS: u64 = 64;
+    let (_directory, storage) = storage();
+    let Some((device, probe)) = device_and_probe(&storage) else {
+        return;
+    };
+    let at = |part: u64| part * PART as u64;
+    let zeros = AlignedBuf::zeroed(PART);
+    for part in 0..PARTS {
+        device.write_at(at(part), &zeros).unwrap();
+    }
+    device.flush().unwrap();
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(2);
+    // Each has every other part for itself.
+    let write = |first: u64, is_cached: bool| {
+        let mut bytes = AlignedBuf::zeroed(PART);
+        let mut round = 0u64;
+        while std::time::Instant::now() < until {
+            round += 1;
+            for part in (first..PARTS).step_by(2) {
+                bytes.fill((part + round) as u8);
+                let slices = [IoSlice::new(&bytes)];
+                match is_cached {
+                    true => device.write_cached_at(at(part), &slices).unwrap(),
+                    false => device.write_vectored_at(at(part), &slices).unwrap(),
+                }
+                if part % 8 < 2 {
+                    device.flush().unwrap();
+                }
+            }
+        }
+        let mut found = AlignedBuf::zeroed(PART);
+        for part in (first..PARTS).step_by(2) {
+            device.read_at(at(part), &mut found).unwrap();
+            assert!(found.iter().all(|&byte| byte == (part + round) as u8));
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| write(0, true));
+        scope.spawn(|| write(1, false));
+        // The kernel reads ahead, over all bounds of parts.
+        scope.spawn(|| {
+            let mut found = AlignedBuf::zeroed(32 << 10);
+            while std::time::Instant::now() < until {
+                rustix::fs::fadvise(&probe, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+                for at in (0..at(PARTS)).step_by(found.len()) {
+                    device.read_at(at, &mut found).unwrap();
+                }
+            }
+        });
+    });
+}
